@@ -27,7 +27,7 @@ from subgraph.search import Settings
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
-from subgraph.trials.forms import FormsTried
+from subgraph.trials.forms import Form
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -121,8 +121,7 @@ def _run_whole(trials: Trials) -> Verdict:
     with Store(trials.scratch / "anew") as store:
         anew = replace(trials, store=store, seen_keys={})
         verdict = anew.verdict(anew.whole())  # in a process that has loaded nothing before
-    tried = FormsTried(anew.forms)
-    return next(iter(tried.verdicts.values())) if tried.only_pinned else verdict
+    return anew.forms.verdicts[Form.SHIPPED] if anew.forms.only_pinned else verdict
 
 
 def _reason(verdict: Verdict) -> str:

@@ -24,7 +24,7 @@ HOME = Path(subgraph.__file__).parent
 RULE = """
 version errors text types display
 documents
-verdict plugins project
+verdict plugins project precision
 storage search drawing
 reports
 graph trust environments
@@ -50,7 +50,8 @@ ONLY = {
 }
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types display documents verdict plugins project trust storage graph runtime cases".split()
+    "version errors text types display documents verdict plugins project precision trust storage graph runtime "
+    "cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart

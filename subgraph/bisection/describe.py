@@ -25,7 +25,7 @@ from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import RuntimeDocument, compared_model, ranking
-from subgraph.trials.forms import Form, FormsTried
+from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
 
@@ -55,7 +55,7 @@ def describe(
     notes: Iterable[str] = (), within: str = "",
 ) -> document.BisectDocument:  # fmt: skip
     """The document, as yet without case folders and report. `within`: as the user gave it."""
-    trials, graph, forms = oracle.trials, oracle.trials.graph, FormsTried(oracle.trials.forms)
+    trials, graph, forms = oracle.trials, oracle.trials.graph, oracle.trials.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     whole = _whole_verdict(steps)
     profile = _profile(oracle, steps)

@@ -14,7 +14,6 @@ from subgraph.documents import absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.trials.compare import ComparedModel, RuntimeDocument
-from subgraph.trials.forms import FormDocument
 
 SCHEMA = "subcut.bisect/1"
 
@@ -182,7 +181,7 @@ class BisectDocument:
     samples: Sequence[str]
     whole: object
     looked_at: LookedAt
-    forms: Sequence[FormDocument]
+    forms: Sequence[Mapping[str, object]]
     profile: Sequence[ProfileRow] | None
     steps: Sequence[StepDocument]
     findings: Sequence[FindingDocument]

@@ -175,8 +175,8 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     inside = run_body(entered.body, trials.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding)
-    with open_trials(inside.graph, setup, trials.reference, trials.workers) as inner:
-        inner.as_loop = asked == AS_LOOP
+    as_asked = replace(setup, as_loop=asked == AS_LOOP)
+    with open_trials(inside.graph, as_asked, trials.reference, trials.workers) as inner:
         yield inner, setup
 
 

@@ -15,7 +15,7 @@ from subgraph.blame.cures import Cure, Prover, open_prover
 from subgraph.blame.document import Versions
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History, State, Tried
-from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
@@ -246,11 +246,11 @@ class Blame:
         self, prover: Prover, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]],
         history: Versions | None, asked: ReleasesAsked | None,
     ) -> Iterator[Cure]:  # fmt: skip
-        ablation, candidate = Ablation(self.trials, self.region), self.trials.candidate
+        candidate = self.trials.candidate
         for names in passes[:MOST_SETS]:
-            without = ablation.without(names).candidate
+            cured = without(self.trials, names).candidate
             what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
-            yield self._cure(prover, "pass", what, changed(candidate, without.options), without)
+            yield self._cure(prover, "pass", what, changed(candidate, cured.options), cured)
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
             yield self._cure(prover, "switch", f"{name} off", changed(candidate, options), other)

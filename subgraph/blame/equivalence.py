@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
@@ -21,7 +22,6 @@ from subgraph.errors import SubcutError, UsageError, WorkerDied
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import load
 from subgraph.runtime.reference import Reference
-from subgraph.storage import tensors
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Judgement, Status
@@ -134,8 +134,8 @@ class OriginalRegion:
 
 
 def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
-    a, b = tensors.load(expected, Path("/")), tensors.load(actual, Path("/"))
-    return judge(expected.name, a, b, rule(CRITERION), noise=noise if expected.form == "tensor" else None)
+    context = OutputContext(expected.name, noise=noise if expected.form == "tensor" else None)
+    return judge(expected.value(), actual.value(), rule(CRITERION), context)
 
 
 def _same_files(one: Record, other: Record) -> bool:

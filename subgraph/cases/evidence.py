@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,7 @@ def save_document(document: Any, place: ResultPlace, source: ModelSource, reads:
     """
     try:
         place = case.free_place(place, source, reads)
-        shown: dict[str, Any] = to_json(replace(document, report=str(place.path / REPORT_FILES["html"])))
+        shown: dict[str, Any] = to_json(document) | {"report": str(place.path / REPORT_FILES["html"])}
         with folders.aside(place.path) as work:
             write_document(shown, work)
             request = {"schema": shown["schema"]}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from subgraph import plugins
-from subgraph.comparison.criteria import Noise, OutputContext, Rule
+from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
@@ -78,16 +78,12 @@ def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judg
 
 
 def judge(
-    name: str,
     reference: Value,
     candidate: Value,
     rule: Rule,
-    claim: str = "fp32",
-    noise: Noise | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    context: OutputContext,
     sample: str = "",
-    is_model_output: bool = False,
-    half_step: float = 0.0,
+    metrics: Sequence[str] = DEFAULT_METRICS,
 ) -> Judgement:
     """Does this output agree?
 
@@ -95,12 +91,12 @@ def judge(
     shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
     the worst decides.
 
-    `claim`, `noise`, `is_model_output`, `half_step`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the
-    judgement's `errors`.
+    `metrics`: keys of the judgement's `errors`.
 
     Raises:
         UnknownName: no such metric.
     """
+    name = context.name
     if why := _kind_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if reference is None:
@@ -109,10 +105,9 @@ def judge(
         assert isinstance(candidate, list)
         if not reference:
             return _unresolved(name, "the sequence is empty", sample)
+        inner = replace(context, noise=None, half_step=0.0)
         pairs = enumerate(zip(reference, candidate, strict=True))
-        elements = [
-            judge(f"element {i}", a, b, rule, claim, None, metrics, sample, is_model_output) for i, (a, b) in pairs
-        ]
+        elements = [judge(a, b, rule, replace(inner, name=f"element {i}"), sample, metrics) for i, (a, b) in pairs]
         worst = max(elements, key=gravity)
         return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
@@ -120,8 +115,7 @@ def judge(
         return _failed(name, Signature.SHAPE, why, sample)
     if not reference.size:
         return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
-    pair = Pair(reference, candidate.reshape(reference.shape))
-    return _judge_pair(pair, OutputContext(name, claim, noise, is_model_output, half_step), rule, metrics, sample)
+    return _judge_pair(Pair(reference, candidate.reshape(reference.shape)), context, rule, metrics, sample)
 
 
 def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.comparison.precision import EPS
 from subgraph.decoding.walk import Trace
+from subgraph.precision import Precision
 from subgraph.storage.tensors import Record, distance, load, save, tensor_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SATURATED = 0.3  # of the values' scale
 LEAST_POINTS = 3
 
 
-def error_of_rounding(walked: Trace, end: int, precision: str, folder: Path) -> float:
+def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
     """The largest relative error of the results of step `end` when each value of each state before it is off by up to
     one rounding in that precision. It is a lower bound: values inside a step are not touched.
 
@@ -32,7 +32,7 @@ def error_of_rounding(walked: Trace, end: int, precision: str, folder: Path) -> 
     for k in range(end + 1):
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)
-        moved = {name: _moved(record, EPS[precision], k, into, f"s{i}") for i, (name, record) in
+        moved = {name: _moved(record, precision.eps, k, into, f"s{i}") for i, (name, record) in
                  enumerate(states.items())}  # fmt: skip
         results, states = walked.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)

@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.decoding.document import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
@@ -188,7 +189,7 @@ class LoopSearch:
         if now != entry.document["first"] and now == self._digest(next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
             log.info("%s gives other results than before: its stored results are no longer used", name)
-            self.first.drop_stored()
+            self.first.candidate_key.drop()
         self.walks = walks
 
     def _digest(self, step: CandidateStep) -> str:
@@ -261,8 +262,8 @@ class LoopSearch:
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
         fed = [trials.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
-            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.candidate_key, self.setup.criterion,
-            [begin, end], tokens, fed, walked.given.digest(), self.first.reference.identity(),
+            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.candidate_key.text,
+            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(), self.first.reference.identity(),
         )  # fmt: skip
 
     def _seen(self, step: CandidateStep) -> StepSeen:
@@ -277,7 +278,9 @@ class LoopSearch:
         worst, status = 0.0, Status.AGREE
         for name, record in expected.items():
             value, made = load(record, Path("/")), load(step.made[name], Path("/"))
-            ruling = judge(name, value, made, self.first.rule, self.first.precision, is_model_output=True)
+            ruling = judge(
+                value, made, self.first.rule, OutputContext(name, self.first.precision, is_model_output=True)
+            )
             if ruling.status is Status.FAIL:
                 status = Status.FAIL
             worst = max(worst, relative_error(value, made))

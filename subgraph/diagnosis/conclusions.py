@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from subgraph.comparison.precision import EPS, TYPE_OF
-
-TYPE_NAMES = TYPE_OF | {"int8": "int8"}
+from subgraph.precision import Precision
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,9 @@ UNKNOWN = "not known: no evidence decides it"
 def conclude(evidence: Sequence[Evidence]) -> str:
     """The conclusion that the facts of all evidence lead to."""
     facts = {fact for e in evidence for fact in e.fact.split()}
-    coarsest = max(facts & TYPE_NAMES.keys(), key=EPS.__getitem__, default="")
+    explains = max((p for p in Precision if p in facts), key=Precision.roundoff, default=None)
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed.split())), UNKNOWN)
     says = {e.fact: e.says for e in reversed(evidence)}
     alike = next((says[fact] for fact in ("input", "export", "alike") if fact in says), "")
     passes = f" ({says['pass'].removeprefix('right without ')})" if "pass" in says else ""
-    return conclusion.format(TYPE_NAMES.get(coarsest, ""), coarsest, alike, passes)
+    return conclusion.format(explains and explains.dtype, explains, alike, passes)

@@ -11,27 +11,28 @@ conclusion is "not known".
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
-from subgraph.comparison.precision import EPS, FLOATS, LARGEST, TYPE_OF
+from subgraph.comparison.precision import FLOATS
 from subgraph.comparison.similarity.explanations import join_explanations
-from subgraph.diagnosis.conclusions import TYPE_NAMES, Evidence, conclude
+from subgraph.diagnosis.conclusions import Evidence, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region
 from subgraph.origins.source import sources
+from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials.session import with_candidate
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Signature, Status, Verdict
+from subgraph.verdict import Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
 MOST_ABLATIONS = 30  # runs of the region without some passes of the optimiser
@@ -54,24 +55,24 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
     """
-    evidence: list[Evidence] = []
-    evidence += _overflow(trials, region)
+    seconds = verdict.build + verdict.run
+    if not withheld and seconds > MAX_SECONDS:
+        withheld = f"the region takes {seconds:.0f} s"
+    evidence = list(_overflow(trials, region))
     if verdict.worst:
         evidence += _of_values(WrongOutput(trials, region, verdict.worst))
-    evidence += _exact(trials, region, verdict, withheld)
+    evidence += _exact(trials, region, withheld)
     if not any(one.fact.startswith("right") for one in evidence):
-        evidence += _switches(trials, region, verdict, withheld)
+        evidence += _switches(trials, region, withheld)
     elif any(one.fact == "right" for one in evidence):
         evidence += _passes(trials, region)
-    if verdict.worst:
-        evidence += _second(trials, region, verdict, verdict.worst, withheld)
+    evidence += _second(trials, region, verdict, withheld)
     if trials.known is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
-    conclusion = conclude(evidence) if verdict.signature not in NO_OUTPUTS else ""
-    return [
-        *([Evidence("conclusion", conclusion)] if conclusion else []),
-        *(e for e in evidence if e.says != conclusion),
-    ]
+    if verdict.signature in NO_OUTPUTS:
+        return evidence
+    conclusion = conclude(evidence)
+    return [Evidence("conclusion", conclusion), *(e for e in evidence if e.says != conclusion)]
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -79,7 +80,7 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
 
 def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
     """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
-    graph, limit = trials.graph, LARGEST.get(trials.precision, MAX_PERTURBED)
+    graph, limit = trials.graph, min(trials.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
     weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
@@ -87,7 +88,7 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
         if name_of(weight.data_type) in FLOATS:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
-                ends = f"{TYPE_NAMES[trials.precision]} ends at {limit:.2e}"
+                ends = f"{trials.precision.dtype} ends at {limit:.2e}"
                 yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", "overflow")
                 return
 
@@ -107,7 +108,7 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
         grid = explanation.grid
         if grid == "range":
             yield Evidence("likeness", explanation.text, "range")
-        elif grid and EPS[grid] > EPS[output.trials.precision]:
+        elif grid and Precision(grid).eps > output.trials.precision.eps:
             yield Evidence("likeness", explanation.text, f"grid {grid}")
 
 
@@ -125,19 +126,15 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
         yield from _lower_precision(output, pair, claim)
 
 
-def _lower_precision(output: WrongOutput, pair: Pair, claim: str) -> Iterator[Evidence]:
+def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Iterator[Evidence]:
     """Does a precision below the claimed one explain the error? The finest that does is named."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
-        yield Evidence(
-            "precision",
-            f"lower precisions were not tried: {count(nodes, 'node')} take too long",
-            "open",
-        )
+        yield Evidence("precision", f"lower precisions were not tried: {count(nodes, 'node')} take too long", "open")
         return
     rest = []
     for precision in _precisions_below(output, claim):
-        ruling, name = _ruling(output, pair, precision), TYPE_NAMES[precision]
+        ruling, name = _ruling(output, pair, precision), precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
             yield Evidence("precision", f"{name} arithmetic would explain it: {ruling.why}", f"fits {precision}")
@@ -150,17 +147,17 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: str) -> Iterator[Ev
     yield from rest
 
 
-def _precisions_below(output: WrongOutput, claim: str) -> list[str]:
+def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
     """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels bring it up."""
-    int8 = ["int8"] if any(e.grid == "int8" for e in output.explanations) else []
-    return [p for p in (*TYPE_OF, *int8) if EPS[p] > EPS[claim]]
+    on_levels = any(e.grid == Precision.INT8 for e in output.explanations)
+    return [p for p in Precision if p.eps > claim.eps and (p is not Precision.INT8 or on_levels)]
 
 
-def _ruling(output: WrongOutput, pair: Pair, precision: str) -> Ruling:
+def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     """The ruling of the default criterion, with its noise, whatever criterion judged."""
     name = output.judgement.name
-    with output.trials.noise(output.region, output.sample) as noise:
-        return rule("floor=0")(pair, OutputContext(name, precision, noise.of(name)))
+    noise = output.trials.noise(output.region, output.sample).of(name)
+    return rule("floor=0")(pair, OutputContext(name, precision, noise))
 
 
 def _size(ruling: Ruling, ratio: float | None) -> str:
@@ -175,32 +172,44 @@ def _size(ruling: Ruling, ratio: float | None) -> str:
 # ---------------------------------------------------------------------------------------------------- other runs
 
 
-def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+@dataclass(frozen=True)
+class _OtherRun:
+    """One more run of a region: its verdict, and whether it computes more precisely. `error`: why there is none."""
+
+    verdict: Verdict
+    finer: bool = False
+    error: str = ""
+
+
+def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder: str) -> _OtherRun:
+    """The same backend with other options, and no more time than evidence may take."""
+    timeout = min(MAX_SECONDS, trials.candidate.timeout)
+    other = replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
+    try:
+        with with_candidate(trials, other, folder) as changed:
+            return _OtherRun(changed.verdict(region), changed.precision.eps < trials.precision.eps)
+    except SubcutError as e:
+        return _OtherRun(Verdict(Status.UNRESOLVED, why=e.what), error=e.what)
+
+
+def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimisations."""
-    options = trials.about.exact
-    if not options:
+    if not (options := trials.about.exact):
         return
     words = _changed(trials, options)
-    if why := withheld or _too_slow(verdict):
-        yield Evidence("exact", f"not run with {words}: {why}")
+    if withheld:
+        yield Evidence("exact", f"not run with {words}: {withheld}")
         return
-    try:
-        with with_candidate(trials, _with_options(trials, options), "exact") as exact:
-            other, finer = exact.verdict(region), EPS[exact.precision] < EPS[trials.precision]
-    except SubcutError as e:
-        yield Evidence("exact", f"not known with {words}: {e.what}")
-        return
-    if other.status is Status.AGREE:
-        blame = (
-            "lower precision is the reason, or a bug of its kernels"
-            if finer
-            else "the candidate's optimiser is to blame"
-        )
-        yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
-    elif other.status is Status.FAIL:
-        yield Evidence("exact", f"wrong with {words} as well: {other.why}", "wrong-finer" if finer else "")
+    other = _run_with(trials, region, options, "exact")
+    if other.verdict.status is Status.AGREE:
+        precision = "lower precision is the reason, or a bug of its kernels"
+        blame = precision if other.finer else "the candidate's optimiser is to blame"
+        yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if other.finer else "right")
+    elif other.verdict.status is Status.FAIL:
+        fact = "wrong-finer" if other.finer else ""
+        yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
     else:
-        yield Evidence("exact", f"not known with {words}: {other.why}")
+        yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
@@ -214,32 +223,22 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
         yield Evidence("pass", f"right without {in_words(sets)}", "pass")
 
 
-def _switches(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend with each of its switches thrown, until the region is right."""
     rest: list[str] = []
     for k, (name, options) in enumerate(trials.about.switches.items()):
         words = f"{name} off ({_changed(trials, options)})"
-        if why := withheld or _too_slow(verdict):
-            rest.append(f"not run with {words}: {why}")
+        if withheld:
+            rest.append(f"not run with {words}: {withheld}")
             continue
-        try:
-            with with_candidate(trials, _with_options(trials, options), f"switch{k}") as other:
-                status = other.verdict(region).status
-        except SubcutError as e:
-            rest.append(f"not known with {words}: {e.what}")
-            continue
-        if status is Status.AGREE:
+        other = _run_with(trials, region, options, f"switch{k}")
+        if other.verdict.status is Status.AGREE:
             yield Evidence("switch", f"right with {words}", "switch")
             return
-        rest.append(f"{'wrong' if status is Status.FAIL else 'not known'} with {words} as well")
+        known = "wrong" if other.verdict.status is Status.FAIL else "not known"
+        rest.append(f"not known with {words}: {other.error}" if other.error else f"{known} with {words} as well")
     if rest:
         yield Evidence("switch", "; ".join(rest))
-
-
-def _with_options(trials: Trials, options: Mapping[str, str]) -> Candidate:
-    """The candidate with other options, and no more time than evidence may take."""
-    timeout = min(MAX_SECONDS, trials.candidate.timeout)
-    return replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
 
 
 def _changed(trials: Trials, options: Mapping[str, str]) -> str:
@@ -248,13 +247,12 @@ def _changed(trials: Trials, options: Mapping[str, str]) -> str:
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
 
 
-def _second(trials: Trials, region: Region, verdict: Verdict, worst: Judgement, withheld: str) -> Iterator[Evidence]:
+def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """Does onnx's own evaluator agree with the reference or with the candidate, on the same inputs?"""
-    if EVALUATOR in (trials.candidate.backend, trials.reference.backend):
+    worst, size = verdict.worst, len(region.nodes)
+    if worst is None or EVALUATOR in (trials.candidate.backend, trials.reference.backend):
         return
-    size = len(region.nodes)
-    too_big = f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else ""
-    if why := too_big or withheld or _too_slow(verdict):
+    if why := f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else withheld:
         yield Evidence("second", f"no second opinion: {why}")
         return
     evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.candidate.memory)
@@ -308,18 +306,9 @@ def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Eviden
     found = dict.fromkeys(filter(None, map(str, known)))
     where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
     module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
+    says = f"the exporter's translation of {where} is wrong, or what runs the model"
     if model in facts:
-        return Evidence(
-            "export",
-            f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it",
-            "export",
-        )
-    if module in facts:
-        return Evidence("export", "the export is right, and what runs the model is wrong", "export")
-    return Evidence("export", f"the exporter's translation of {where} is wrong, or what runs the model", "export")
-
-
-def _too_slow(verdict: Verdict) -> str:
-    """Why a region that takes too long is not run again; "" if it may be."""
-    seconds = verdict.build + verdict.run
-    return f"the region takes {seconds:.0f} s" if seconds > MAX_SECONDS else ""
+        says = f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it"
+    elif module in facts:
+        says = "the export is right, and what runs the model is wrong"
+    return Evidence("export", says, "export")

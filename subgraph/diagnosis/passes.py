@@ -41,17 +41,13 @@ class Ablation:
         Raises:
             BackendError: the candidate cannot be used. WorkerDied: it crashed.
         """
-        trials = self.without(off)
+        trials = without(self.trials, off)
         with trials.temporary_folder() as folder, trials.workers.borrow(loads=1) as worker:
             path = trials.graph.path
             if trials.form_of(self.region) is not Form.SHIPPED:
                 trials.write_cut(self.region, trials.sample_groups(self.region)[0][1], folder)
                 path = folder / "model.onnx"
             return worker.names("passes", path, trials.candidate.options)
-
-    def without(self, off: Iterable[str]) -> Trials:
-        """Trials of the candidate with these passes off, beside those that its options turn off."""
-        return without(self.trials, off)
 
     def is_right(self, off: Iterable[str]) -> bool:
         """Does the region agree without these passes?"""
@@ -62,7 +58,7 @@ class Ablation:
         key = frozenset(off)
         if key not in self._known:
             self.runs += 1
-            self._known[key] = self.without(key).verdict(self.region)
+            self._known[key] = without(self.trials, key).verdict(self.region)
         return self._known[key]
 
 

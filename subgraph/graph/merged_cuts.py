@@ -21,7 +21,7 @@ import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
 from subgraph.graph.walk import FunctionKey, all_nodes, all_tensors, functions_of, rename
 from subgraph.storage import dtypes
+from subgraph.storage.tensors import Record
 
 MAX_PIECES = 1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
 SHARED_BYTES = 64  # of a constant that may be in several pieces: eight int64 (pads in 4-D), a scalar of any type
@@ -54,6 +55,22 @@ class MergedCut:
     model: protobuf.ModelProto = field(repr=False)
     inputs: tuple[Mapping[str, str], ...]
     outputs: tuple[Mapping[str, str], ...]
+
+    @property
+    def output_names(self) -> list[str]:
+        """The outputs of the merged model."""
+        return [merged for names in self.outputs for merged in names.values()]
+
+    def feeds(self, tensors: Mapping[str, Record]) -> list[Record]:
+        """What the merged model is fed: tensors of the source model under the names of its inputs."""
+        return [replace(tensors[name], name=merged) for names in self.inputs for name, merged in names.items()]
+
+    def split(self, outputs: Mapping[str, Record]) -> list[dict[str, Record]]:
+        """Outputs of the merged model per piece, by their names in the source model; missing ones are left out."""
+        return [
+            {name: replace(outputs[merged], name=name) for name, merged in names.items() if merged in outputs}
+            for names in self.outputs
+        ]
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the model; weights from external files go to a `.data` file beside it. Returns the files written.

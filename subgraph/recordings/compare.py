@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from subgraph.comparison.criteria import Noise
+from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import NHWC, is_coarse, misfit
 from subgraph.recordings.matching.match import confirmed_names, match_entries
@@ -99,7 +100,7 @@ def _compared(trials: Trials, run: RecordedRun, choice: _Choice) -> RunCompariso
     graph, matched = trials.graph, match_run(trials, run)
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    judging = _Judging(trials, matched, recorded, run.precision or trials.precision, choice)
+    judging = _Judging(trials, matched, recorded, Precision(run.precision or trials.precision), choice)
     rows: dict[str, TensorRow] = {}
     for name in recorded:
         if name in choice.only:
@@ -193,7 +194,7 @@ class _Judging:
     trials: Trials
     matched: Sequence[MatchedRun]
     recorded: Sequence[str]
-    precision: str
+    precision: Precision
     choice: _Choice
     _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
 
@@ -261,14 +262,14 @@ class _Judging:
     def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
         label = self.trials.values.labels[k]
         is_output = name in self.trials.graph.outputs
-        return judge(name, reference, value, self.trials.rule, self.precision, noise, METRICS, label, is_output)
+        context = OutputContext(name, self.precision, noise, is_output)
+        return judge(reference, value, self.trials.rule, context, label, METRICS)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
         if name not in self.trials.graph.maker or self._noise_region is None:
             return None
-        with self.trials.noise(self._noise_region, k) as noise:
-            return noise.of(name)
+        return self.trials.noise(self._noise_region, k).of(name)
 
     @cached_property
     def _noise_region(self) -> Region | None:

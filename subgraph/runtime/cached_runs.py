@@ -9,10 +9,9 @@ from pathlib import Path
 
 from subgraph.errors import OutputError, Unreachable
 from subgraph.runtime.command_line import contents
-from subgraph.runtime.run_result import RunResult, from_entry
+from subgraph.runtime.run_result import RunResult, from_entry, unresolved
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
-from subgraph.verdict import Status, Verdict
 
 
 def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResult]) -> tuple[RunResult, str]:
@@ -40,7 +39,7 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResu
             folder = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
             result = run(folder)
     except Unreachable as e:  # nothing is known, so nothing is stored
-        return RunResult(failure=Verdict(Status.UNRESOLVED, None, e.what)), places[0]
+        return unresolved(e.what), places[0]
     return replace(from_entry(store.put(places[0], result.to_json(), folder)), stored=False), places[0]
 
 

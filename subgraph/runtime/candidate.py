@@ -22,6 +22,7 @@ from subgraph import plugins
 from subgraph.environments import releases
 from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
+from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.command_line import contents, is_file
@@ -33,7 +34,7 @@ from subgraph.trust import NamedCode
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+PRECISIONS = tuple(p.value for p in Precision)
 TIMEOUT = 600.0  # seconds for one convert or one run, unless the user sets it: slow converters take minutes
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SETTINGS: dict[str, type] = {

@@ -97,6 +97,11 @@ def from_document(document: Mapping[str, Any]) -> RunResult:
     return RunResult(tensors, others, None, build, run, made=made, sources=sources)
 
 
+def unresolved(why: str) -> RunResult:
+    """The result of what was not run: nothing is known of the candidate."""
+    return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
+
+
 def run_model(
     worker: Worker, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
     into: Path,

@@ -12,7 +12,7 @@ import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from subgraph.errors import InputError
 from subgraph.storage import dtypes
@@ -75,6 +75,14 @@ class Record:
         """The same record with file names relative to the folder above."""
         return replace(self, files=tuple(f"{prefix}/{f}" for f in self.files))
 
+    def value(self, *, mapped: bool = False) -> Value:
+        """The value, where the files' names are absolute paths; otherwise as `load`."""
+        return load(self, Path("/"), mapped=mapped)
+
+    def array(self, *, mapped: bool = False) -> Array:
+        """The same of a single tensor."""
+        return cast("Array", self.value(mapped=mapped))
+
     @property
     def type_text(self) -> str:
         """As onnx writes it: `optional(seq(tensor(float)))`."""
@@ -117,12 +125,16 @@ def parse_type(text: str) -> tuple[str, str]:
     return form, _FROM_PROTO[m[3]]
 
 
+def arrays_of(value: Value) -> list[Array]:
+    """The arrays in a value: one, one per element of a sequence, none of an empty optional."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
-    """The shape of each array in a value: one, one per element of a sequence, none of an empty optional."""
+    """The shape of each array in a value."""
     import numpy as np
 
-    arrays = value if isinstance(value, list) else [] if value is None else [value]
-    return tuple(tuple(np.shape(a)) for a in arrays)
+    return tuple(tuple(np.shape(a)) for a in arrays_of(value))
 
 
 def type_of(value: Value) -> str:
@@ -212,6 +224,11 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     if many and form == "optional":
         form = "optional sequence"
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
+
+
+def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:
+    """As `save`, with absolute paths; without a type, that of the value."""
+    return save(name, value, type_text or type_of(value), folder, stem).within(str(folder.resolve()))
 
 
 def copied(record: Record, into: Path, stem: str) -> Record:

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from subgraph.comparison.criteria import Rule
+from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing, parse_criterion
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
+from subgraph.precision import Precision
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
@@ -65,9 +66,9 @@ class Runtime:
         return self.workers.about()
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """The precision that it claims to compute in."""
-        return str(self.candidate.precision or self.about.precision)
+        return Precision(self.candidate.precision or self.about.precision)
 
     @cached_property
     def _identity(self) -> str:
@@ -136,7 +137,7 @@ class ExpectedOutputs:
         """Plain onnxruntime's."""
         return self._plain.about.version
 
-    def verdict(self, example: Example, result: RunResult, precision: str) -> tuple[Verdict, str]:
+    def verdict(self, example: Example, result: RunResult, precision: Precision) -> tuple[Verdict, str]:
         """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
         if result.failure:
             return replace(result.failure, stored=result.stored), ""
@@ -158,7 +159,7 @@ class ExpectedOutputs:
         verdict = Verdict(status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored)
         return verdict, TOLERANCE if TOLERANCE in judges else CRITERION
 
-    def _judge(self, output: _Output, precision: str, noise: NoiseOf | None) -> tuple[Judgement, str]:
+    def _judge(self, output: _Output, precision: Precision, noise: NoiseOf | None) -> tuple[Judgement, str]:
         """The judgement, and what it was made by; without `noise`, by the test's own tolerance."""
         if noise is None:
             return self._judge_without_noise(output, precision)
@@ -173,7 +174,7 @@ class ExpectedOutputs:
                 return tolerated, TOLERANCE
         return judgement, CRITERION
 
-    def _judge_without_noise(self, output: _Output, precision: str) -> tuple[Judgement, str]:
+    def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
         """By the test's own tolerance, which is too strict for float16 and near zero.
 
         So an output that the criterion accepts without noise is right as well, and an error that a lower precision may
@@ -206,7 +207,7 @@ class ExpectedOutputs:
                 return ReferenceResult("differs", f"{record.name}: it gives none")
             values = load(record, Path("/")), load(result.tensors[0][record.name], Path("/"))
             output = _Output(example, record.name, *values)
-            if output.judge(self._noise_rule, "fp32").status is not Status.AGREE:
+            if output.judge(self._noise_rule, Precision.FP32).status is not Status.AGREE:
                 tolerated.append(output.judge_by_tolerance())
         wrong = [j for j in tolerated if j.status is not Status.AGREE]
         outcome = "differs" if wrong else "near" if tolerated else "agrees"
@@ -290,13 +291,14 @@ class _Output:
         """Are the expected values floats, which may be a little off?"""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
-    def judge(self, rule: Rule, precision: str, noise: NoiseOf = lambda output: None) -> Judgement:
+    def judge(self, rule: Rule, precision: Precision, noise: NoiseOf = lambda output: None) -> Judgement:
         """By a rule; the noise is not measured for equal values.
 
         Equal values agree also where nothing could be compared (no elements, NaN alone): the example expects just that.
         """
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
-        judgement = judge(self.name, self.expected, self.value, rule, precision, output_noise, is_model_output=True)
+        context = OutputContext(self.name, precision, output_noise, is_model_output=True)
+        judgement = judge(self.expected, self.value, rule, context)
         if judgement.status is not Status.UNRESOLVED or beyond(self.expected, self.value, 0.0, 0.0):
             return judgement
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
@@ -304,7 +306,8 @@ class _Output:
     def judge_by_tolerance(self) -> Judgement:
         """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element, numbers of any type."""
         rtol, atol = self.example.rtol, self.example.atol
-        judgement = judge(self.name, self.expected, self.value, parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}"))
+        rule = parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}")
+        judgement = judge(self.expected, self.value, rule, OutputContext(self.name))
         tolerance = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"
         off = beyond(self.expected, self.value, rtol, atol)
         if not off:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from subgraph.errors import ModelError
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record
 from subgraph.trials.propagation import propagated, region_of
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -221,7 +220,7 @@ def _values_without(trials: Trials, region: Region, right: frozenset[int] = froz
                 return result.failure
             outputs = result.tensors
         values = [{**v, **o} for v, o in zip(values, outputs, strict=True)]
-    return [{**k, **v} for k, v in zip(trials.values.records, values, strict=True)]
+    return trials.values_with(values)
 
 
 def _phases(trials: Trials, inside: set[int]) -> dict[int, set[int]]:
@@ -268,7 +267,7 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
         for name in names:
             if name not in sample:
                 return None
-            a, b = load(known[name], Path("/")), load(sample[name], Path("/"))
+            a, b = known[name].value(), sample[name].value()
             if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
                 continue
             if a.size != b.size or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind}):

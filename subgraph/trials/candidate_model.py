@@ -8,7 +8,6 @@ attribution and search see tensors of the reference's model only.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.comparison.precision import EPS
 from subgraph.errors import InputError, ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -26,18 +24,15 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, Scale, is_quantized, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
+from subgraph.precision import Precision
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record
-from subgraph.trials.matching.matched_tensor import MatchedTensor, array_of, written
+from subgraph.storage.tensors import Record, written
+from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
-log = logging.getLogger("subcut")
-
 EDGE = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
-MAX_ATTEMPTS = 4  # to match more tensors behind a fault
-MAX_HELD = 128  # tensors in memory while models are matched
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
@@ -74,7 +69,7 @@ class CandidateModel:
         return {m.name: name for name, m in self.matches.items()}
 
     @property
-    def precision(self) -> str | None:
+    def precision(self) -> Precision | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
 
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is the reference's.
@@ -82,11 +77,8 @@ class CandidateModel:
         types = [m.dtype for m in self.matches.values() if m.dtype]
         finer = any(m.own and not m.scale for m in self.matches.values())
         if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
-            return "int8"
-        for dtype, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
-            if types.count(dtype) * 2 > len(types):
-                return precision
-        return None
+            return Precision.INT8
+        return next((p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None)
 
     def half_step(self, name: str) -> float:
         """Half a step of an inner tensor whose scale is not chosen but specified; 0 of others."""
@@ -174,7 +166,7 @@ class CandidateModel:
         ]
 
     def fed_otherwise(
-        self, region: Region, records: Feeds, claim: str, new_folder: Callable[[], Path]
+        self, region: Region, records: Feeds, claim: Precision, new_folder: Callable[[], Path]
     ) -> list[dict[str, Record]]:
         """Per sample the tensors whose values the candidate's scale clips, or rounds more coarsely than the claimed
         precision: as the candidate is fed them, in the reference's form. Inputs of the model are not among them: what
@@ -186,10 +178,10 @@ class CandidateModel:
         scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
         for name in (n for n in scaled if self.matches[n].scale):
             for fed, sample in zip(changed, records, strict=True):
-                match, value, dtype = self.matches[name], array_of(sample[name]), sample[name].dtype
+                match, value, dtype = self.matches[name], sample[name].array(), sample[name].dtype
                 taken, real = match.to_candidate(value), match.real(value)
-                if np.abs(match.to_real(taken) - real).max(initial=0) > EPS[claim] * np.abs(real).max(initial=0):
-                    fed[name] = written(name, match.to_reference(taken, dtype), dtype, new_folder(), "f")
+                if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(real).max(initial=0):
+                    fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
         return changed if any(changed) else []
 
     def translated(
@@ -219,7 +211,7 @@ class CandidateModel:
         match, dtype = self.matches[name], expected.dtype if expected else record.dtype
         if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
-        return written(name, match.to_reference(array_of(record), dtype), dtype, new_folder(), "t")
+        return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -256,7 +248,7 @@ class CandidateModel:
             self.values.need([stored])
             dtype = self.values.records[0][stored].dtype
             if dtype in QUANTIZED:
-                shares[name] = max(self._saturated(name, scale, dtype, array_of(s[name])) for s in values.records)
+                shares[name] = max(self._saturated(name, scale, dtype, s[name].array()) for s in values.records)
         return shares
 
     def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from subgraph.cases.case import versions
 from subgraph.comparison.top_k import agreement
@@ -28,11 +29,10 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
-from subgraph.storage.tensors import load
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials import pooled_runs
-from subgraph.trials.forms import FormDocument, FormsTried
+from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
@@ -67,7 +67,7 @@ class ComparisonRow:
     in_place: Judgement | None
     alone: Judgement | None
     verdict: Verdict | None
-    source: Source | None = None
+    source: Source | None = absent()
 
     @property
     def failing(self) -> bool:
@@ -110,7 +110,7 @@ class Comparison(Displayed):
     looks_like: tuple[str, ...] = ()
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
-    forms: FormsTried = field(default_factory=lambda: FormsTried({}))
+    forms: FormsTried = field(default_factory=FormsTried)
 
     @property
     def first_bad(self) -> ComparisonRow | None:
@@ -224,7 +224,7 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         tuple(rows),
         len(rows) < len(names),
         notes=tuple(filter(None, (changed, age(trials)))),
-        forms=FormsTried(dict(trials.forms)),
+        forms=trials.forms,
     )
     bad = comparison.first_bad
     if bad is None:
@@ -249,8 +249,8 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
     for k, known in enumerate(trials.values.records):
         given = found[k] if k < len(found) else {}
         for name in names:
-            theirs = load(given[name], Path("/")) if name in given else None
-            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, load(known[name], Path("/")), theirs)
+            theirs = given[name].value() if name in given else None
+            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, known[name].value(), theirs)
 
 
 def chosen(trials: Trials, at: Sequence[str]) -> list[str]:
@@ -328,7 +328,7 @@ def ranking(trials: Trials, whole: RunResult) -> Ranking:
     for known, sample in zip(trials.values.records, whole.tensors, strict=False):
         for name in trials.graph.outputs:
             if name in sample and name in known:
-                shares = agreement(load(known[name], Path("/")), load(sample[name], Path("/")))
+                shares = agreement(known[name].value(), sample[name].value())
                 if shares:
                     before = worst.get(name, shares)
                     worst[name] = {k: min(v, before[k]) for k, v in shares.items()}
@@ -361,59 +361,6 @@ class ComparedModel:
     network: Network | None = absent()
 
 
-@dataclass(frozen=True)
-class FirstBadDocument:
-    """The first bad tensor in a document."""
-
-    index: int
-    node: str
-    op: str
-    tensor: str
-    looks_like: Sequence[str]
-
-
-@dataclass(frozen=True)
-class RowDocument:
-    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none."""
-
-    index: int
-    node: str
-    op: str
-    tensor: str
-    in_place: Mapping[str, object] | None
-    alone: Mapping[str, object] | None
-    source: Source | None = absent()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonDocument:
-    """A comparison, for `--json` and every report; verdicts and judgements as they turn themselves to JSON.
-
-    Attributes:
-        says: the outcome in a line. report: path of the HTML page, once it is written.
-    """
-
-    schema: str = SCHEMA
-    exit_code: int
-    agree: bool
-    says: str
-    command: str
-    model: ComparedModel
-    candidate: RuntimeDocument
-    criterion: str
-    samples: Sequence[str]
-    whole: Mapping[str, object]
-    in_place: Mapping[str, object]
-    looked_at: ComparedTensors
-    forms: Sequence[FormDocument]
-    first_bad: FirstBadDocument | None
-    stopped: bool
-    rows: Sequence[RowDocument]
-    notes: Sequence[str]
-    versions: Mapping[str, str] = field(default_factory=versions)
-    report: str | None = None
-
-
 def compared_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
@@ -421,34 +368,40 @@ def compared_model(graph: Graph) -> ComparedModel:
     return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labelled(graph))
 
 
-def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
-    """The whole comparison as a document; `command`: the command line."""
-    candidate, bad, looks_like = trials.candidate, comparison.first_bad, comparison.looks_like
-    return ComparisonDocument(
-        exit_code=comparison.exit_code,
-        agree=comparison.exit_code == 0,
-        says=comparison.says,
-        command=command,
-        model=compared_model(trials.graph),
-        candidate=RuntimeDocument(
-            candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
-        ),
-        criterion=criterion,
-        samples=trials.values.labels,
-        whole=comparison.whole.to_json() | {"ranking": comparison.ranking},
-        in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
-        looked_at=comparison.looked_at,
-        forms=comparison.forms.document(),
-        first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
-        stopped=comparison.stopped,
-        rows=[_row_document(row) for row in comparison.rows],
-        notes=comparison.notes,
-    )
+def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> dict[str, Any]:
+    """The whole comparison, for `--json` and every report, as `reports/compare.schema.json` describes it.
+
+    `command`: the command line. The path of the HTML page becomes `report` once it is written.
+    """
+    candidate, bad = trials.candidate, comparison.first_bad
+    first_bad = bad and {k: getattr(bad, k) for k in ("index", "node", "op", "tensor")}
+    about = (candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision)
+    return {
+        "schema": SCHEMA,
+        "exit_code": comparison.exit_code,
+        "agree": comparison.exit_code == 0,
+        "says": comparison.says,
+        "command": command,
+        "model": compared_model(trials.graph),
+        "candidate": RuntimeDocument(*about),
+        "criterion": criterion,
+        "samples": trials.values.labels,
+        "whole": comparison.whole.to_json() | {"ranking": comparison.ranking},
+        "in_place": {k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
+        "looked_at": comparison.looked_at,
+        "forms": comparison.forms.document(),
+        "first_bad": first_bad and {**first_bad, "looks_like": comparison.looks_like},
+        "stopped": comparison.stopped,
+        "rows": [_row_document(row) for row in comparison.rows],
+        "notes": comparison.notes,
+        "versions": versions(),
+        "report": None,
+    }
 
 
-def _row_document(row: ComparisonRow) -> RowDocument:
-    alone = to_json(row.alone) if row.alone else None
-    if alone is None and row.verdict is not None:
-        alone = {k: v for k, v in row.verdict.to_json().items() if k in ("status", "signature", "why", "process")}
-    in_place = to_json(row.in_place) if row.in_place else None
-    return RowDocument(row.index, row.node, row.op, row.tensor, in_place, alone, row.source)
+def _row_document(row: ComparisonRow) -> dict[str, object]:
+    """A row without its verdict; of that only, in place of the judgement `alone`, why there is none."""
+    shown: dict[str, object] = to_json(replace(row, verdict=None))
+    if row.alone is None and row.verdict is not None:
+        shown["alone"] = {k: getattr(row.verdict, k) for k in ("status", "signature", "why", "process")}
+    return {k: v for k, v in shown.items() if k != "verdict"}

@@ -7,8 +7,8 @@ right nor wrong numbers, but a finding of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -32,20 +32,10 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True)
-class FormDocument:
-    """What a form of the whole model gave, in a document."""
-
-    form: Form
-    status: str
-    signature: str | None
-    why: str
-
-
-@dataclass(frozen=True)
 class FormsTried:
     """The verdicts on the forms of the whole model that were tried, the file as shipped first."""
 
-    verdicts: Mapping[Form, Verdict]
+    verdicts: dict[Form, Verdict] = field(default_factory=dict)
 
     @property
     def only_pinned(self) -> bool:
@@ -67,9 +57,10 @@ class FormsTried:
         elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
             yield "the file as shipped is wrong, with pinned shapes it is right: the open dimensions are the reason"
 
-    def document(self) -> list[FormDocument]:
-        """Each form tried."""
-        return [FormDocument(f, v.status, v.signature, v.why) for f, v in self.verdicts.items()]
+    def document(self) -> list[dict[str, object]]:
+        """What each form gave, in a document."""
+        tried = self.verdicts.items()
+        return [{"form": f, "status": v.status, "signature": v.signature, "why": v.why} for f, v in tried]
 
 
 @dataclass(frozen=True)
@@ -90,8 +81,8 @@ class ShippedModel:
         """Does the file declare a shape that is not all sizes?"""
         return has_open_shapes(self.graph)
 
-    def write(self, records: Feeds, folder: Path) -> tuple[list[list[Record]], Sequence[str], int]:
-        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of outputs, nodes.
+    def write(self, records: Feeds, folder: Path) -> tuple[list[list[Record]], Sequence[str]]:
+        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of outputs.
 
         Raises:
             DataError: external data cannot be read. OutputError: nothing can be written.
@@ -100,9 +91,8 @@ class ShippedModel:
         if self.candidate_model:
             fed = self.candidate_model.feeds(self.whole, records, folder)
             outputs = self.candidate_model.region(self.whole).outputs
-            return [list(sample.values()) for sample in fed], outputs, len(self.graph.nodes)
-        feeds = [[sample[n] for n in self.graph.inputs] for sample in records]
-        return feeds, self.whole.outputs, len(self.graph.nodes)
+            return [list(sample.values()) for sample in fed], outputs
+        return [[sample[n] for n in self.graph.inputs] for sample in records], self.whole.outputs
 
     def other_form_tells_more(self, verdict: Verdict) -> bool:
         """Is the whole to be run pinned as well? If it was refused; if it goes wrong and open dimensions may be why."""

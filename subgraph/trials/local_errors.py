@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
+from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.errors import SubcutError
-from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
+from subgraph.graph.merged_cuts import merge_cuts, partition
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import RunResult
-from subgraph.storage.tensors import Record, load
+from subgraph.precision import Precision
+from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -32,19 +32,16 @@ def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult)
     need several cuts, where the reference cannot run on the candidate's values, and in low precision, in which most
     nodes are off and only their noise would tell.
     """
-    if not regions or len(regions) > MOST_REGIONS or trials.precision != "fp32":
+    if not regions or len(regions) > MOST_REGIONS or trials.precision is not Precision.FP32:
         return None
     trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
-    values = [{**known, **seen} for known, seen in zip(trials.values.records, profile.tensors, strict=True)]
     try:
-        return _wrong(trials, regions, values)
+        return _wrong(trials, regions, trials.values_with(profile.tensors))
     except SubcutError:
         return None
 
 
-def _wrong(
-    trials: Trials, regions: Sequence[Region], values: Sequence[Mapping[str, Record]]
-) -> dict[int, float] | None:
+def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int, float] | None:
     position, cuts = {region.nodes: k for k, region in enumerate(regions)}, []
     for region in regions:
         if not _as_expected(trials, region, values):
@@ -56,38 +53,20 @@ def _wrong(
     wrong: dict[int, float] = {}
     for pool in partition(cuts) if cuts else ():
         merged = merge_cuts(pool)
-        for k, expected in enumerate(_on_reference(trials, merged, values)):
-            for cut, names in zip(merged.pieces, merged.outputs, strict=True):
-                made = {n: replace(expected[piped], name=n) for n, piped in names.items() if n in values[k]}
-                errors = _errors(trials, cut.region, made, values[k])
+        made = trials.run_model(merged.model, [merged.feeds(sample) for sample in values], merged.output_names)
+        for sample, outputs in zip(values, made, strict=True):
+            for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
+                errors = _errors(trials, cut.region, {n: r for n, r in expected.items() if n in sample}, sample)
                 if errors:
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))
     return wrong
 
 
-def _as_expected(trials: Trials, region: Region, values: Sequence[Mapping[str, Record]]) -> bool:
+def _as_expected(trials: Trials, region: Region, values: Feeds) -> bool:
     """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can be compared."""
     pairs = zip(trials.values.records, values, strict=True)
     return all((k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes) for k, v in pairs for n in region.inputs)
-
-
-def _on_reference(
-    trials: Trials, merged: MergedCut, values: Sequence[Mapping[str, Record]]
-) -> list[Mapping[str, Record]]:
-    """What the reference makes of these values, per sample, by the merged model's names."""
-    outputs: list[Mapping[str, Record]] = []
-    stems = {name: f"o{i}" for i, name in enumerate(p for names in merged.outputs for p in names.values())}
-    with trials.temporary_folder() as folder, trials.reference.exclusive():
-        merged.save(folder / "model.onnx")
-        trials.reference.load(folder.name, folder / "model.onnx")
-        for sample in values:
-            feeds = [replace(sample[name], name=p) for names in merged.inputs for name, p in names.items()]
-            into = trials.new_folder()
-            run = trials.reference.run(folder.name, into, stems, feeds)
-            outputs.append({r.name: r.within(str(into)) for r in run.tensors})
-        trials.reference.drop(folder.name)
-    return outputs
 
 
 def _errors(
@@ -97,8 +76,8 @@ def _errors(
     noise = trials.region_noise(region, {**values, **expected})
     errors = []
     for name, record in expected.items():
-        reference, candidate = load(record, Path("/")), load(values[name], Path("/"))
-        judgement = judge(name, reference, candidate, trials.rule, trials.precision, noise.of(name))
+        context = OutputContext(name, trials.precision, noise.of(name))
+        judgement = judge(record.value(), values[name].value(), trials.rule, context)
         if judgement.status is Status.FAIL:
             error = judgement.errors.get("max_rel", math.nan)
             errors.append(0.0 if math.isnan(error) else error)

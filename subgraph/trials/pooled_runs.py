@@ -56,29 +56,14 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     result, _ = load_or_run(trials.store, [key], partial(_run_model, trials, merged))
     if result.failure:
         return [result] * len(merged.pieces)
-    share = 1 / len(merged.pieces)
-    return [
-        replace(
-            result,
-            tensors=tuple(
-                {name: replace(sample[p], name=name) for name, p in names.items() if p in sample}
-                for sample in result.tensors
-            ),
-            others=((),) * len(records),
-            build=result.build * share,
-            run=result.run * share,
-        )
-        for names in merged.outputs
-    ]
+    build, run, others = result.build / len(merged.pieces), result.run / len(merged.pieces), ((),) * len(records)
+    per_piece = zip(*map(merged.split, result.tensors), strict=True)
+    return [replace(result, tensors=tensors, others=others, build=build, run=run) for tensors in per_piece]
 
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
-    feeds = [
-        [replace(sample[name], name=p) for names in merged.inputs for name, p in names.items()]
-        for sample in trials.values.records
-    ]
-    outputs = [p for names in merged.outputs for p in names.values()]
+    feeds = [merged.feeds(sample) for sample in trials.values.records]
     with trials.temporary_folder() as folder:
-        merged.save(folder / "model.onnx")
-        trials.count_run(len(merged.model.graph.node))
-        return trials.workers.run(folder / "model.onnx", feeds, outputs, into, options=trials.candidate.options)
+        path, options = folder / "model.onnx", trials.candidate.options
+        merged.save(path)
+        return trials.workers.run(path, feeds, merged.output_names, into, options=options)

@@ -8,8 +8,7 @@ is the error that is left once these are right (measured: off by 4e-4 of it in t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -18,12 +17,12 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record, Value, load, save
-from subgraph.trials.trial import Trials
+from subgraph.storage.tensors import Record, Value, arrays_of, written
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 
-def propagated(trials: Trials, region: Region, outputs: Feeds) -> list[Mapping[str, Record]]:
+def propagated(trials: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     """The model's values, per sample, when the region has these outputs. Other values are the captured ones, or those
     of the reference below the region.
 
@@ -46,7 +45,7 @@ def propagated(trials: Trials, region: Region, outputs: Feeds) -> list[Mapping[s
     return values
 
 
-def region_of(trials: Trials, nodes: Collection[int]) -> Region | None:
+def region_of(trials: ReferenceModel, nodes: Collection[int]) -> Region | None:
     """The region of some nodes; None if there are none, or only random ones, whose values are the captured ones."""
     try:
         return regions.of_nodes(trials.graph, nodes) if nodes else None
@@ -54,46 +53,38 @@ def region_of(trials: Trials, nodes: Collection[int]) -> Region | None:
         return None
 
 
-def _sent_on(trials: Trials, nodes: set[int], feeds: Feeds) -> list[Mapping[str, Record]]:
+def _sent_on(trials: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     """All values when the reference runs these nodes on what it is fed."""
     below = region_of(trials, nodes)
     outputs = trials.run_on_reference(below, feeds) if below else [{}] * len(feeds)
-    return [{**k, **f, **o} for k, f, o in zip(trials.values.records, feeds, outputs, strict=True)]
+    return trials.values_with(feeds, outputs)
 
 
-def _parts(graph: Graph, nodes: set[int]) -> Iterator[set[int]]:
+def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     """The weakly connected parts of some nodes, in topological order of their first node."""
-    left = set(nodes)
-    for start in graph.in_order(nodes):
-        part, stack = set(), [start] if start in left else []
-        while stack:
-            i = stack.pop()
-            if i in left:
-                left.remove(i)
-                part.add(i)
-                stack += [*graph.predecessors(i), *graph.successors(i)]
-        if part:
-            yield part
+    import networkx
+
+    linked = networkx.Graph((i, j) for i in nodes for j in graph.successors(i) if j in nodes)
+    linked.add_nodes_from(nodes)
+    place = {i: k for k, i in enumerate(graph.in_order(nodes))}
+    return sorted(networkx.connected_components(linked), key=lambda part: min(map(place.__getitem__, part)))
 
 
-def _differ(trials: Trials, piece: Region, outputs: Feeds) -> bool:
+def _differ(trials: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
     """Does any value that enters a piece differ from the captured one?"""
     pairs = zip(trials.values.records, outputs, strict=True)
-    return any(not _equal(_read(k[n]), _read(o[n])) for k, o in pairs for n in piece.inputs if n in o)
+    return any(not _equal(k[n], o[n]) for k, o in pairs for n in piece.inputs if n in o)
 
 
 def _added(
-    trials: Trials, known: Mapping[str, Record], values: Mapping[str, Record], sent: Mapping[str, Record]
+    trials: ReferenceModel, known: Mapping[str, Record], values: Mapping[str, Record], sent: Mapping[str, Record]
 ) -> Mapping[str, Record]:
     """The values with what `sent` adds to the model's outputs."""
     added = {}
     for name in trials.graph.outputs:
-        reference, value, other = (_read(some[name]) for some in (known, values, sent))
-        if not _equal(reference, other):
-            record, folder = values[name], trials.new_folder()
-            both = _sum(reference, value, other)
-            saved = save(name, both, record.type_text, folder, "sum")
-            added[name] = saved.within(str(folder))
+        if not _equal(known[name], sent[name]):
+            both = _sum(*(some[name].value(mapped=True) for some in (known, values, sent)))
+            added[name] = written(name, both, trials.new_folder(), "sum", values[name].type_text)
     return {**values, **added}
 
 
@@ -111,14 +102,9 @@ def _sum(reference: Value, value: Value, other: Value) -> Value:
         return np.asarray(np.where(c == a, b, wide.astype(a.dtype)))
 
 
-def _read(record: Record) -> Value:
-    return load(record, Path("/"), mapped=True)
-
-
-def _equal(x: Value, y: Value) -> bool:
+def _equal(one: Record, other: Record) -> bool:
     """Equal shapes and elements; NaN equals NaN."""
-    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-        return x.shape == y.shape and x.dtype == y.dtype and bool(((x == y) | ((x != x) & (y != y))).all())
-    if isinstance(x, list) and isinstance(y, list):
-        return len(x) == len(y) and all(map(_equal, x, y))
-    return x is y
+    if (one.form, one.dtype, one.shapes) != (other.form, other.dtype, other.shapes):
+        return False
+    x, y = (arrays_of(record.value(mapped=True)) for record in (one, other))
+    return all(bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(x, y, strict=True))

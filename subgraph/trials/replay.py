@@ -18,7 +18,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import clean
-from subgraph.trials import candidate_model
+from subgraph.trials.candidate_model import of_case
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 
@@ -36,15 +36,11 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
             raise InputError(f"input '{clean(name)}' of the case is no single tensor", "run its repro.py")
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
-    feeding = Feeding(tuple(inputs))
-    with (
-        tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
-        reference,
-        open_workers(candidate) as workers,
-        open_trials(graph, Setup(candidate, feeding, Path(temporary), criterion), reference, workers) as trials,
-    ):
-        trials.candidate_model = candidate_model.of_case(graph, case.place / CANDIDATE)
-        yield trials
+    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, reference, open_workers(candidate) as workers:
+        other = of_case(graph, case.place / CANDIDATE)
+        setup = Setup(candidate, Feeding(tuple(inputs)), Path(temporary), criterion, candidate_model=other)
+        with open_trials(graph, setup, reference, workers) as trials:
+            yield trials
 
 
 def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from subgraph.runtime.worker_pool import Workers, installed
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
+from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.trial import Trials
@@ -36,8 +37,9 @@ class Setup:
         output: the folder of results; the store lives in it.
         criterion: words as `judge.criterion` takes them.
         stored: may results of earlier sessions be used?
-        candidate_model: the model that the candidate runs, where it is another one.
+        candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
+        as_loop: as in `Trials`.
     """
 
     candidate: Candidate
@@ -46,8 +48,9 @@ class Setup:
     criterion: str = "noise"
     freeze: bool = True
     stored: bool = True
-    candidate_model: Path | None = None
+    candidate_model: Path | CandidateModel | None = None
     tensor_map: Path | None = None
+    as_loop: bool = False
 
 
 @contextmanager
@@ -70,31 +73,41 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         reference.keep_in(output)
         values = ReferenceValues(graph, reference, samples, scratch / "values")
-        trials = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
-        if setup.candidate_model:
-            tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
-            other = load(setup.candidate_model).prepare()
-            runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else reference
-            trials.candidate_model = pair_models(graph, other, runs_other, values, scratch, tensor_map)
-            log.info("%s", trials.candidate_model.summary())
-        else:
-            _share_tensors(trials, stack)
-        yield trials
+        candidate, other, known, roundings = setup.candidate, setup.candidate_model, None, None
+        if isinstance(other, Path):
+            other = _paired(graph, other, setup, values, stack)
+        else:  # a side may have some tensors only, as the module from which the model was exported
+            sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
+            known = _known_to_both(graph, sides)
+            roundings = None if sides[0] is None else stack.enter_context(Reference())
+            if sides[1] is not None:
+                candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
+        yield Trials(
+            graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
+            known=known, roundings=roundings, candidate=candidate, workers=workers, rule=rule,
+            candidate_model=other, as_loop=setup.as_loop,
+        )  # fmt: skip
 
 
-def _share_tensors(trials: Trials, stack: ExitStack) -> None:
-    """Where a side has some tensors only, as the module from which the model was exported: only these are compared."""
-    graph, path = trials.graph, trials.graph.path
-    of_reference, of_candidate = trials.reference.tensors(path), trials.workers.tensors(path)
-    if of_reference is not None:
-        trials.roundings = stack.enter_context(Reference())
-    if of_candidate is not None:
-        trials.candidate = replace(trials.candidate, options={**trials.candidate.options, WHOLE: str(path.resolve())})
-    sides = [side for side in (of_reference, of_candidate) if side is not None]
-    if sides:
-        trials.known = frozenset.intersection(*sides)
-        known, made = trials.known & graph.maker.keys(), len(graph.maker)
-        log.info("%d of %d tensors are values of the module: it is run in pieces between these", len(known), made)
+def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack) -> CandidateModel:
+    """The candidate's own model beside the reference's."""
+    other = load(file).prepare()
+    runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
+    tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
+    pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map)
+    log.info("%s", pair.summary())
+    return pair
+
+
+def _known_to_both(graph: Graph, sides: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    """The tensors that are compared; None for all."""
+    limited = [side for side in sides if side is not None]
+    if not limited:
+        return None
+    known = frozenset.intersection(*limited)
+    number, made = len(known & graph.maker.keys()), len(graph.maker)
+    log.info("%d of %d tensors are values of the module: it is run in pieces between these", number, made)
+    return known
 
 
 @contextmanager

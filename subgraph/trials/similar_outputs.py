@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -25,7 +23,7 @@ from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
-from subgraph.storage.tensors import Record, load, save, type_of
+from subgraph.storage.tensors import Record, written
 from subgraph.text import clean
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -72,16 +70,12 @@ def misread_inputs(trials: Trials, inputs: Sequence[str]) -> Iterator[MisreadInp
     for name in images[:MAX_INPUTS]:
         if max(_size(r[name]) for r in records) > MAX_INPUT:
             continue
-        per_sample = [dict(misreadings(_load(r[name]))) for r in records]
+        per_sample = [dict(misreadings(r[name].array())) for r in records]
         for how in per_sample[0]:
             if all(how in misread for misread in per_sample):
-                pairs = zip(records, per_sample, strict=True)
-                yield MisreadInput(name, how, [{name: _saved(trials, r[name], m[how])} for r, m in pairs])
-
-
-def _saved(trials: Trials, record: Record, value: Array) -> Record:
-    folder = trials.new_folder().resolve()
-    return save(record.name, value, type_of(value), folder, "x").within(str(folder))
+                yield MisreadInput(
+                    name, how, [{name: written(name, m[how], trials.new_folder(), "x")} for m in per_sample]
+                )
 
 
 def fed_with(trials: Trials, misread: MisreadInput) -> Trials:
@@ -113,7 +107,7 @@ class WrongOutput:
         if result.failure or name not in result.tensors[self.sample]:
             return None
         records = self.trials.values.records[self.sample][name], result.tensors[self.sample][name]
-        expected, value = (load(record, Path("/")) for record in records)
+        expected, value = (record.value() for record in records)
         return (expected, value) if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray) else None
 
     @property
@@ -164,7 +158,7 @@ class WrongOutput:
         size = _size(records[k][name])
         for text, record in described:
             if record.form == "tensor" and _size(record) == size:
-                yield text, _load(record)
+                yield text, record.array()
 
     def _misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
         """The reference's outputs where an input was misread."""
@@ -176,12 +170,7 @@ class WrongOutput:
             except ModelError:
                 continue
             if self.judgement.name in outputs:
-                yield misread, _load(outputs[self.judgement.name])
-
-
-def _load(record: Record) -> Array:
-    """The value of a record that is a single tensor."""
-    return cast("Array", load(record, Path("/")))
+                yield misread, outputs[self.judgement.name].array()
 
 
 def _size(record: Record) -> int:

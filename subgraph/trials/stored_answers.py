@@ -42,7 +42,7 @@ def drop_if_changed(trials: Trials) -> str:
             return ""
         if not _same(first, anew.run(whole, fresh=True, repetition=1)):
             return ""
-    trials.drop_stored()
+    trials.candidate_key.drop()
     name = clean(trials.candidate.name)
     return f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no longer used"
 

@@ -16,11 +16,13 @@ from subgraph.comparison.judge import DEFAULT_METRICS, judge, judge_missing, par
 from subgraph.comparison.pair import Pair
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
+from subgraph.precision import Precision
 from subgraph.verdict import Judgement, Signature, Status, Verdict, Worst, joined
 
 NAN = math.nan
 RULE = parse_criterion("threshold")
 ONE = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+Y = OutputContext("y")
 
 
 def never(pair: Pair, context: OutputContext) -> Ruling:
@@ -34,7 +36,7 @@ def yes(pair: Pair, context: OutputContext) -> Ruling:
 
 
 def test_equal_values_agree() -> None:
-    found = judge("y", ONE, ONE, RULE, sample="cat")
+    found = judge(ONE, ONE, RULE, Y, sample="cat")
     assert found == Judgement(
         "y", Status.AGREE, None, "agrees", "max_rel 0.0 <= 1e-03",
         {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0, "mismatch": 0.0}, None, None, "cat",
@@ -44,7 +46,7 @@ def test_equal_values_agree() -> None:
 def test_a_failure_is_measured_and_its_worst_element_named() -> None:
     other = ONE.copy()
     other[1, 0] = 5
-    found = judge("y", ONE, other, RULE)
+    found = judge(ONE, other, RULE, Y)
     assert (found.status, found.signature, found.label) == (Status.FAIL, Signature.MISMATCH, "fail")
     assert found.worst == Worst((1, 0), 3.0, 5.0)
     cosine = pytest.approx(36 / (30 * 46) ** 0.5)
@@ -56,10 +58,10 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
     noise: Any = object()
 
     def rule(pair: Pair, context: OutputContext) -> Ruling:
-        assert context == OutputContext("y", "bf16", noise)
+        assert context == OutputContext("y", Precision.BF16, noise)
         return Ruling(Status.AGREE, "range", "because", noise=0.5, metrics={"r": 3.0})
 
-    found = judge("y", ONE, ONE, rule, claim="bf16", noise=noise, metrics=("rmse",))
+    found = judge(ONE, ONE, rule, OutputContext("y", Precision.BF16, noise), metrics=("rmse",))
     assert (found.label, found.why, found.noise, found.errors) == ("range", "because", 0.5, {"rmse": 0.0, "r": 3.0})
 
 
@@ -85,7 +87,7 @@ def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
     ],
 )
 def test_another_kind_shape_or_type_fails_before_the_rule(reference: Any, candidate: Any, why: str) -> None:
-    found = judge("y", reference, candidate, never)
+    found = judge(reference, candidate, never, Y)
     assert (found.status, found.signature, found.why) == (Status.FAIL, Signature.SHAPE, why)
     assert found.errors == {} and found.worst is None
 
@@ -93,14 +95,14 @@ def test_another_kind_shape_or_type_fails_before_the_rule(reference: Any, candid
 @pytest.mark.parametrize("shapes", [((), (1,)), ((1,), ())])
 def test_a_scalar_is_its_one_value(shapes: tuple[tuple[int, ...], ...]) -> None:
     a, b = (np.full(shape, 3.0, np.float32) for shape in shapes)
-    assert judge("y", a, b, RULE).status is Status.AGREE
-    found = judge("y", a, b + np.float32(1), RULE)
+    assert judge(a, b, RULE, Y).status is Status.AGREE
+    found = judge(a, b + np.float32(1), RULE, Y)
     assert found.worst and len(found.worst.index) == len(shapes[0])
 
 
 def test_the_order_of_bytes_is_no_type() -> None:
-    assert judge("y", ONE, ONE.astype(">f4"), RULE).status is Status.AGREE
-    assert judge("y", np.array(["a"], object), np.array(["a"]), RULE).status is Status.AGREE
+    assert judge(ONE, ONE.astype(">f4"), RULE, Y).status is Status.AGREE
+    assert judge(np.array(["a"], object), np.array(["a"]), RULE, Y).status is Status.AGREE
 
 
 @pytest.mark.parametrize("rule", [yes, RULE])
@@ -108,7 +110,7 @@ def test_the_order_of_bytes_is_no_type() -> None:
     "value", [np.zeros((2, 0), np.float32), np.array([NAN, np.inf]), None, [], [np.zeros(0)], np.zeros(0, object)]
 )
 def test_nothing_compared_never_agrees(value: Any, rule: Any) -> None:
-    found = judge("y", value, value, rule)
+    found = judge(value, value, rule, Y)
     assert (found.status, found.signature, found.label) == (Status.UNRESOLVED, None, "unresolved")
     assert "nothing was compared" in found.why
 
@@ -117,7 +119,7 @@ def test_a_nan_in_one_of_them() -> None:
     other = ONE.copy()
     other[0, 1] = NAN
     for a, b in ((ONE, other), (other, ONE)):
-        found = judge("y", a, b, RULE)
+        found = judge(a, b, RULE, Y)
         assert (found.status, found.signature) == (Status.FAIL, Signature.NAN)
         assert found.worst and found.worst.index == (0, 1) and found.errors["mismatch"] == 0.25
         assert found.errors["max_abs"] == 0, "of what is finite"
@@ -129,27 +131,27 @@ def test_a_nan_in_one_of_them() -> None:
 def test_every_type_is_judged(dtype: str) -> None:
     kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
     a, b = np.array([0, 1, 1, 0]).astype(kind), np.array([0, 1, 0, 0]).astype(kind)
-    assert judge("y", a, a, RULE).status is Status.AGREE
-    found = judge("y", a, b, RULE)
+    assert judge(a, a, RULE, Y).status is Status.AGREE
+    found = judge(a, b, RULE, Y)
     assert found.status is Status.FAIL and found.worst == Worst((2,), 1, 0) and found.errors["mismatch"] == 0.25
 
 
 def test_the_worst_element_of_a_sequence_decides() -> None:
-    found = judge("y", [ONE, ONE, ONE], [ONE, ONE * 2, ONE * 3], RULE, sample="s")
+    found = judge([ONE, ONE, ONE], [ONE, ONE * 2, ONE * 3], RULE, Y, sample="s")
     assert (found.name, found.sample, found.status) == ("y", "s", Status.FAIL)
     assert found.why == "element 2 of 3: max_rel 2.0 > 1e-03" and found.errors["max_rel"] == 2.0
-    assert judge("y", [ONE, ONE], [ONE, ONE], RULE).why == "element 0 of 2: max_rel 0.0 <= 1e-03"
-    assert judge("y", [ONE, ONE], [ONE, ONE[0]], RULE).why == "element 1 of 2: 2 where 2×2 was expected"
-    assert judge("y", [ONE[:0], ONE], [ONE[:0], ONE], RULE).status is Status.AGREE
+    assert judge([ONE, ONE], [ONE, ONE], RULE, Y).why == "element 0 of 2: max_rel 0.0 <= 1e-03"
+    assert judge([ONE, ONE], [ONE, ONE[0]], RULE, Y).why == "element 1 of 2: 2 where 2×2 was expected"
+    assert judge([ONE[:0], ONE], [ONE[:0], ONE], RULE, Y).status is Status.AGREE
 
 
 def test_the_elements_of_a_sequence_have_no_noise() -> None:
     def rule(pair: Pair, context: OutputContext) -> Ruling:
-        assert context.noise is None and context.claim == "fp16"
+        assert context.noise is None and context.claim == Precision.FP16
         return Ruling(Status.AGREE)
 
     noise: Any = object()
-    assert judge("y", [ONE], [ONE], rule, "fp16", noise).status is Status.AGREE
+    assert judge([ONE], [ONE], rule, OutputContext("y", Precision.FP16, noise)).status is Status.AGREE
 
 
 def test_an_output_that_is_missing() -> None:
@@ -161,8 +163,8 @@ def test_an_output_that_is_missing() -> None:
 
 
 def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
-    empty, good = judge("a", ONE[:0], ONE[:0], RULE), judge("b", ONE, ONE, RULE)
-    bad = judge("c", ONE, ONE * 2, RULE)
+    empty, good = judge(ONE[:0], ONE[:0], RULE, OutputContext("a")), judge(ONE, ONE, RULE, OutputContext("b"))
+    bad = judge(ONE, ONE * 2, RULE, OutputContext("c"))
     assert joined([empty, good]) == (Status.AGREE, None, good.why)
     assert joined([empty]) == (Status.UNRESOLVED, None, empty.why)
     assert joined([empty, good, bad]) == (Status.FAIL, Signature.MISMATCH, bad.why)
@@ -178,7 +180,7 @@ def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
     ],
 )  # fmt: skip
 def test_a_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
-    assert (judge("y", ONE, ONE * np.float32(1.2), parse_criterion(text)).status is Status.AGREE) == agrees
+    assert (judge(ONE, ONE * np.float32(1.2), parse_criterion(text), Y).status is Status.AGREE) == agrees
 
 
 @pytest.mark.parametrize("text", ["nump", "cosine", "numpy rtol=1", ":", ""])
@@ -193,8 +195,8 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
         '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\n'
         'def rule(text):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {text}")\n'
     )
-    assert judge("y", ONE, ONE * 2, parse_criterion(str(path))).why == "words: "
-    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2")).why == "words: a=1:b<2"
+    assert judge(ONE, ONE * 2, parse_criterion(str(path)), Y).why == "words: "
+    assert judge(ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2"), Y).why == "words: a=1:b<2"
     path.with_name("empty.py").write_text("")
     with pytest.raises(UsageError, match="has no function rule"):
         parse_criterion(str(path.with_name("empty.py")))
@@ -203,9 +205,9 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
 def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_metric.py"
     path.write_text("def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n")
-    assert judge("y", ONE, ONE * 2, RULE, metrics=(str(path),)).errors == {str(path): 10.0}
-    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}<=10")).status is Status.AGREE
-    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}<10")).why == f"{path} 10.0 >= 10"
+    assert judge(ONE, ONE * 2, RULE, Y, metrics=(str(path),)).errors == {str(path): 10.0}
+    assert judge(ONE, ONE * 2, parse_criterion(f"{path}<=10"), Y).status is Status.AGREE
+    assert judge(ONE, ONE * 2, parse_criterion(f"{path}<10"), Y).why == f"{path} 10.0 >= 10"
 
 
 def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
@@ -215,6 +217,6 @@ def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
     taken = []
     for _ in range(10):
         start = time.thread_time()
-        judge("y", reference, candidate, RULE, metrics=DEFAULT_METRICS)
+        judge(reference, candidate, RULE, Y, metrics=DEFAULT_METRICS)
         taken.append(time.thread_time() - start)
     assert min(taken) < 0.05

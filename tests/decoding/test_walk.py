@@ -17,6 +17,7 @@ from subgraph.decoding.inputs import read
 from subgraph.decoding.loop_file import LoopFile, Slicing
 from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
 from subgraph.decoding.walk import Trace, trace
+from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import load
@@ -50,7 +51,7 @@ def test_a_loop_may_make_rounding_grow(
 ) -> None:
     found = walked(RECURRENT % gain, tmp_path, reference)
     assert found.steps == STEPS
-    assert least < error_of_rounding(found, STEPS - 1, "fp32", tmp_path / "moved") < most
+    assert least < error_of_rounding(found, STEPS - 1, Precision.FP32, tmp_path / "moved") < most
 
 
 @pytest.mark.parametrize("text", [RECURRENT % 0.5, ONLY_STATE])

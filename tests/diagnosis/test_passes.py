@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong
-from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
 from subgraph.errors import BackendError
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import ort
@@ -72,7 +72,7 @@ def test_a_pass_that_does_something_only_without_another_is_found(ablation: Ask)
 def test_what_is_off_already_stays_off_and_is_not_named(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+B", off="A")
     assert minimal_sets(asked) == [("B",)]
-    assert asked.without(["B"]).candidate.options["off"] == "A+B"
+    assert without(asked.trials, ["B"]).candidate.options["off"] == "A+B"
 
 
 def test_the_runs_are_bounded(ablation: Ask) -> None:

@@ -15,6 +15,7 @@ from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.pair import Pair
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import load, save, type_of
 from tests.helpers import text_models
@@ -27,7 +28,7 @@ class CapturedRegion:
     """A whole model as a region, with the reference's values for `feeds`, and its rounding noise."""
 
     def __init__(
-        self, graph: Graph, reference: Reference, feeds: Mapping[str, Array], memo: Memo | None = None, seed: int = 0
+        self, graph: Graph, reference: Reference, feeds: Mapping[str, Array], memo: Memo | None = None
     ) -> None:
         self.graph, self.feeds = graph, feeds
         self.region = region.between(graph, (), ())
@@ -38,7 +39,7 @@ class CapturedRegion:
         outputs = reference.run("region", folder, {n: f"o{k}" for k, n in enumerate(self.region.outputs)}, inputs)
         self.records = {r.name: r.within(str(folder)) for r in (*inputs, *outputs.by_name.values())}
         scratch = graph.path.parent / "scratch"
-        self.noise = RegionNoise(graph, self.region, reference, self.records, scratch, memo, seed)
+        self.noise = RegionNoise(graph, self.region, reference, self.records, scratch, memo)
 
     def reference(self, output: str) -> Array:
         """The captured value."""
@@ -54,7 +55,7 @@ class CapturedRegion:
         session = onnxruntime.InferenceSession(str(self.graph.path), options, providers=["CPUExecutionProvider"])
         return dict(zip(self.region.outputs, session.run(list(self.region.outputs), dict(self.feeds)), strict=True))
 
-    def judge(self, value: Array, output: str = "y", claim: str = "fp32", options: str = "") -> Ruling:
+    def judge(self, value: Array, output: str = "y", claim: Precision = Precision.FP32, options: str = "") -> Ruling:
         """The ruling of the default criterion for a candidate's value."""
         return rule(options)(Pair(self.reference(output), value), OutputContext(output, claim, self.noise.of(output)))
 
@@ -71,7 +72,7 @@ def region_maker(folder: Path, reference: Reference) -> Make:
         number += 1
         into = folder / str(number)
         into.mkdir()
-        options = {k: weights.pop(k) for k in ("memo", "seed") if k in weights}
+        options = {k: weights.pop(k) for k in ("memo",) if k in weights}
         return CapturedRegion(text_models.load(into, text, change, **weights), reference, feeds, **options)
 
     return make

@@ -30,6 +30,7 @@ from typing import Protocol
 
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
+from subgraph.precision import Precision
 from subgraph.text import clean, count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
@@ -56,17 +57,17 @@ class Noise(Protocol):
     with perturbations.
     """
 
-    def perturbed(self, claim: str, count: int) -> list[Array]:
+    def perturbed(self, claim: Precision, count: int) -> list[Array]:
         """The output of `count` runs, perturbed independently by one rounding at the claimed precision.
 
         The shape differs from the reference's only if it depends on values.
         """
 
-    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
         """The same, but equal computed values are perturbed independently, by `times` roundings; empty if hardly any
         sums are equal."""
 
-    def rounded(self, claim: str) -> Array:
+    def rounded(self, claim: Precision) -> Array:
         """The output where the reference is rounded to the claimed type after every node, in the reference's dtype."""
 
     def op_type(self) -> str:
@@ -87,7 +88,7 @@ class Noise(Protocol):
     def is_foreign(self) -> bool:
         """Is it computed in floats by such operators alone? Then what rounding does to it cannot be measured."""
 
-    def ranking(self, claim: str) -> Ranking | None:
+    def ranking(self, claim: Precision) -> Ranking | None:
         """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
 
 
@@ -103,7 +104,7 @@ class OutputContext:
     """
 
     name: str
-    claim: str = "fp32"
+    claim: Precision = Precision.FP32
     noise: Noise | None = None
     is_model_output: bool = False
     half_step: float = 0.0

@@ -13,14 +13,15 @@ from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fa
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
-from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, LARGEST, coarser_claim
 from subgraph.errors import ModelError
+from subgraph.precision import Precision
 from subgraph.text import count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
-K = {"fp32": 10.0, "fp16": 3.0, "bf16": 3.0, "int8": 3.0}  # times the noise: explained
-CAP = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}  # of a slice's scale: of use
+FP32 = Precision.FP32
+K = dict.fromkeys(Precision, 3.0) | {FP32: 10.0}  # times the noise: explained
+CAP = dict.fromkeys(Precision, 0.2) | {FP32: 1e-2, Precision.FP16: 0.1}  # of a slice's scale: of use
 FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
 SAME = 1e-6  # of the tensor's scale: no slice is held to less
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
@@ -55,16 +56,18 @@ class Floats:
     # ------------------------------------------------------------------------------------------------ constants
 
     @cached_property
-    def finest(self) -> str:
-        """The claim of a candidate that computes in fp32: no finer than the region's own float types."""
-        noise, own = self.context.noise, self.pair.reference.dtype.name
-        coarse = noise.coarsest_type() if noise else own if own in FLOATS else "float64"
-        return coarser_claim("fp32", coarse)
+    def finest(self) -> Precision:
+        """The claim of a candidate that computes in fp32: no finer than the region's own float types.
+
+        A correct run of a float16 model has float16's rounding errors, though the candidate computes in fp32.
+        """
+        noise = self.context.noise
+        return Precision.of_type(noise.coarsest_type() if noise else self.pair.reference.dtype.name)
 
     @cached_property
-    def claim(self) -> str:
+    def claim(self) -> Precision:
         """The claim that the candidate can be held to."""
-        return max(self.context.claim, self.finest, key=EPS.__getitem__)
+        return max(self.context.claim, self.finest, key=Precision.roundoff)
 
     @property
     def k(self) -> float:
@@ -74,17 +77,17 @@ class Floats:
     def floor(self) -> float:
         if self.floor_option is not None:
             return self.floor_option
-        return FLOOR if self.context.claim == "fp32" else 0.0
+        return FLOOR if self.context.claim is FP32 else 0.0
 
     @property
     def step(self) -> float:
         """q: half of the smallest step of the claimed type."""
-        return max(HALF_STEP.get(self.claim, 0.0), self.context.half_step)
+        return max(self.claim.half_step, self.context.half_step)
 
     @property
     def must_be_of_use(self) -> bool:
         """In low precision inner tensors may be anything, as long as the model's outputs are of use."""
-        return self.context.is_model_output or self.claim == "fp32"
+        return self.context.is_model_output or self.claim is FP32
 
     # ------------------------------------------------------------------------------------------------ per slice
 
@@ -129,7 +132,7 @@ class Floats:
     @cached_property
     def last_rounding(self) -> Array:
         """eps·S + q: what rounding the output itself does, per slice."""
-        return np.asarray(EPS[self.claim] * self.scales + self.step)
+        return np.asarray(self.claim.eps * self.scales + self.step)
 
     def explained_limits(self, noise: Array) -> Array:
         """The largest error of each slice that rounding explains, where it moves the slices by `noise`."""
@@ -238,7 +241,7 @@ class Floats:
 
     def rounded(self, noise: Noise) -> Array | None:
         """X: how far rounding after every node moves the elements, flat; None where that is not known."""
-        if self.context.claim == "fp32":
+        if self.context.claim is FP32:
             return None
         try:
             values = noise.rounded(self.context.claim)
@@ -248,7 +251,8 @@ class Floats:
         if moved is None:
             return None
         lost = self.pair.finite & ~Pair(self.pair.reference, values).finite  # beyond the range: off by anything
-        return np.asarray(np.where(lost, LARGEST.get(self.context.claim, self.pair.scale), moved[0]))
+        claim = self.context.claim
+        return np.asarray(np.where(lost, claim.largest if claim.narrow else self.pair.scale, moved[0]))
 
     def ties(self, noise: Noise) -> Ruling | None:
         """Agreement if equal sums may differ; not behind a choice, which ties decide."""
@@ -265,7 +269,7 @@ class Floats:
         size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
         if self.errors[0] > size or _rms(self.difference) > mean:
             return None
-        if self.claim != "fp32":  # there a softmax of large equal numbers may turn over
+        if self.claim is not FP32:  # there a softmax of large equal numbers may turn over
             found = self.explained(np.full(self.scales.shape, size / self.k))
             if found.status is not Status.AGREE:
                 return found
@@ -300,7 +304,7 @@ class Floats:
             return None
         if (axis := class_axis(context.name, pair.reference)) is None:
             return None
-        flips = find_flips(pair.reference, pair.candidate, axis, EPS[self.claim], self.step, self.floor)
+        flips = find_flips(pair.reference, pair.candidate, axis, self.claim.eps, self.step, self.floor)
         return flips if flips.places.size else None
 
     def flipped(self, flips: Flips, noise: Array, drawn: bool) -> Ruling:
@@ -326,11 +330,11 @@ class Floats:
         place = self.worst(limits)
         own = 0.0 if rounded is None else _largest(rounded)
         if self.context.is_model_output and own > self.usable_limits[0]:
-            far = "far" if own >= LARGEST["fp16"] else f"by {own / self.scales[0]:.2g} of its scale"
+            far = "far" if own >= Precision.FP16.largest else f"by {own / self.scales[0]:.2g} of its scale"
             relation = f"; {self.context.claim} itself moves the tensor {far}"
             return self.ruling(Status.FAIL, LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
-        if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():
+        if self.context.claim is FP32 and (self.errors <= FLOOR * self.scales).all():
             relation, label = f"{relation}; approximate kernels are off by as much", "approximate kernel"
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
 
@@ -350,7 +354,7 @@ class Floats:
         """The error is beyond what the last rounding explains, and there is no noise."""
         limits = self.explained_limits(self.last_rounding)
         place = self.worst(limits)
-        if self.context.claim == "fp32":
+        if self.context.claim is FP32:
             why = ", allowed {}: rounding noise could not be measured"
             return fail(self.sentence(place, why, limits[place]))
         if self.errors[0] > HOPELESS * self.scales[0]:

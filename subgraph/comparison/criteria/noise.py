@@ -78,8 +78,9 @@ from subgraph.comparison.criteria import (
 from subgraph.comparison.criteria._floats import JUMP_RUNS, LOST, MAX_SHARE, Floats, shape_varies
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
-from subgraph.comparison.precision import LARGEST, mask_plateau
+from subgraph.comparison.precision import mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
+from subgraph.precision import Precision
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status
 
@@ -166,12 +167,12 @@ def _worst(rulings: Iterable[Ruling]) -> Ruling:
 def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     """NaN and infinities that differ; None if the range of the claimed type excuses all of them."""
     claim, noise = context.claim, context.noise
-    if claim not in LARGEST or pair.kind == "complex":
+    if not claim.narrow or pair.kind == "complex":
         return settle(pair)
     reference, unequal = pair.reference.astype(np.float64).reshape(-1), pair.mask_differences
     if not np.isfinite(reference[unequal]).all():
         return settle(pair)
-    unexcused = unequal & ~(np.abs(reference) > LARGEST[claim])
+    unexcused = unequal & ~(np.abs(reference) > claim.largest)
     if not unexcused.any():
         return None
     if noise is None:
@@ -187,7 +188,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     return Ruling(Status.FAIL, LOST, why, Signature.PRECISION)
 
 
-def _indices(pair: Pair, claim: str, noise: Noise, ranking: Ranking) -> Ruling:
+def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:
     """Indices of TopK, ArgMax, ArgMin."""
     wrong = misranked(pair.reference, pair.candidate, ranking, MAX_GAP)
     if wrong.any() and noise.behind_steps():  # quantized values are equal by chance: does a run break the tie?
@@ -198,7 +199,7 @@ def _indices(pair: Pair, claim: str, noise: Noise, ranking: Ranking) -> Ruling:
     return agree(f"{differing}, all between values closer than rounding noise")
 
 
-def _no_floats(pair: Pair, claim: str, noise: Noise) -> Ruling:
+def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     """Integers, booleans and strings that differ."""
     if not (noise.behind_choice() or noise.behind_steps()):
         return fail(f"{_changed(pair)}, and rounding cannot change any")

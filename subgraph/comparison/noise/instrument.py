@@ -32,10 +32,12 @@ from subgraph.comparison.noise.rounding_nodes import (
 from subgraph.comparison.precision import FLOATS, wider
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, opset_of
-from subgraph.graph.walk import all_graphs, assign, bodies, tensor_names
+from subgraph.graph.walk import assign, bodies
+from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
 
 KEYS = 32  # random factors per float type: tensors take turns, since each needs two scalars of its own
+MARK = ":subcut:"  # in the names of all that is inserted
 NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
 
 
@@ -73,7 +75,7 @@ class Change:
         certain: those that no choice decides: if one becomes NaN or infinite, the run is of no use.
     """
 
-    claim: str
+    claim: Precision
     rounded: bool
     entering: Mapping[str, str]
     computed: Mapping[str, str]
@@ -107,9 +109,8 @@ class _Instrumentation:
     def __init__(self, model: protobuf.ModelProto, sites: RoundingSites, change: Change) -> None:
         self.model, self.graph, self.sites, self.change = model, model.graph, sites, change
         self.opset = opset_of(model, 0)
-        self.mark = _unused_mark(model.graph)
-        self.constants = Constants(f"{self.mark}constant")
-        self.raw = {name: f"{name}{self.mark}raw" for name in (*change.entering, *change.computed)}
+        self.constants = Constants(f"{MARK}constant")
+        self.raw = {name: f"{name}{MARK}raw" for name in (*change.entering, *change.computed)}
         self.keyed: dict[tuple[str, str], tuple[str, str]] = {}  # label and type -> names of its two scalars
         self.number = 0  # of tensors perturbed
         self.fixed = {t.name for t in model.graph.initializer}  # and what depends on shapes and weights alone
@@ -129,7 +130,7 @@ class _Instrumentation:
         for value in inputs:
             value.name = self.raw.get(value.name, value.name)
         inputs += [self._shift_input(name, tensor) for name, tensor in self.shifts.items()]
-        keys = f"{self.mark}keys" if self.keyed else ""
+        keys = f"{MARK}keys" if self.keyed else ""
         if keys:
             inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)]))
         assign(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
@@ -178,7 +179,7 @@ class _Instrumentation:
         nodes = [node]
         for k, dtype in enumerate(output_types(node, types, self.opset) if rounds(node) else ()):
             if k < len(node.output) and (name := node.output[k]) and dtype in FLOATS:
-                node.output[k] = raw = f"{name}{self.mark}raw"
+                node.output[k] = raw = f"{name}{MARK}raw"
                 nodes += self._written(raw, str(name), dtype)
         return nodes
 
@@ -210,7 +211,7 @@ class _Instrumentation:
         """Names of the random factor and the scale that the next tensor takes."""
         label = str(self.number % KEYS)
         self.number += 1
-        name = f"{self.mark}{dtype}{label}"
+        name = f"{MARK}{dtype}{label}"
         return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
 
     def _key_nodes(self, keys: str) -> list[protobuf.NodeProto]:
@@ -232,15 +233,6 @@ class _Instrumentation:
         """A sum of sums, which is finite only if all terms are, and its nodes."""
         if not self.sums:
             return "", []
-        write = self._writer(f"{self.mark}check")
+        write = self._writer(f"{MARK}check")
         sums = [write("ReduceSum", name, keepdims=0) for name in self.sums]
         return write("Sum", *sums), write.nodes
-
-
-def _unused_mark(graph: protobuf.GraphProto) -> str:
-    """Text that no name of the graph contains."""
-    names = {name for each in all_graphs(graph) for name in tensor_names(each)}
-    mark = ":"
-    while any(mark in name for name in names):
-        mark += "'"
-    return mark

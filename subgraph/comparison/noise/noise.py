@@ -10,23 +10,25 @@ needed; a run serves all outputs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from subgraph.comparison.criteria import Noise, Ranking
-from subgraph.comparison.noise.analysis import RoundingSites, find_ranked_tensor, find_rounding_sites
-from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunKind, NoiseSampler, load_array
+from subgraph.comparison.noise.analysis import find_ranked_tensor
+from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunDocument, NoiseSampler, load_array
 from subgraph.comparison.pair import differences
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
@@ -41,18 +43,17 @@ RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 @dataclass(frozen=True)
 class _StoredRun:
-    """Tensors that one run left in a folder."""
+    """Tensors that one run left, and whether many sums are equal."""
 
     records: Mapping[str, Record]
-    folder: Path
     ties: bool
 
     def array(self, name: str) -> Array:
-        return load_array(self.records[name], self.folder)
+        return load_array(self.records[name])
 
 
 class RegionNoise:
-    """Rounding noise of one region for one sample; not thread-safe."""
+    """Rounding noise of one region for one sample. Several threads may share it."""
 
     def __init__(
         self,
@@ -62,7 +63,6 @@ class RegionNoise:
         tensors: Mapping[str, Record],
         scratch: Path,
         memo: Memo | None = None,
-        seed: int = 0,
         *,
         moved: bool = False,
     ) -> None:
@@ -76,10 +76,10 @@ class RegionNoise:
             moved: `reference` gives other values than `tensors`, which another program made: what perturbation adds
                 to the former is added to the latter.
         """
-        self.graph, self.region = graph, region
-        self._memo, self._seed, self._scratch = memo or self._make, seed, scratch
-        self._new_sampler = partial(NoiseSampler, graph, region, reference, tensors, scratch.resolve(), seed)
-        self._tensors, self._moved = tensors, moved
+        self.graph, self.region, self.tensors = graph, region, tensors
+        self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve())
+        self._memo, self._scratch, self._moved = memo or self._make, scratch, moved
+        self._lock = threading.RLock()
         self._offsets: dict[str, Array] = {}
         self._runs: dict[str, _StoredRun] = {}
         self._failures: dict[str, ModelError] = {}
@@ -88,38 +88,25 @@ class RegionNoise:
         """The noise of one output, for a criterion."""
         return OutputNoise(self, output)
 
-    @cached_property
-    def sites(self) -> RoundingSites:
-        """Where rounding acts in the region."""
-        boundary = {n: self._tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self._tensors}
-        return find_rounding_sites(self.graph, self.region, boundary)
-
-    @cached_property
-    def ranked(self) -> tuple[str, ...]:
-        """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the region."""
-        ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
-        inside = {*self.region.inputs, *(n for i in self.sites.order for n in self.graph.makes[i])}
-        return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
-
-    @cached_property
-    def _sampler(self) -> NoiseSampler:
-        return self._new_sampler(self.sites, self.ranked)
-
-    def run(self, *runs: NoiseRun) -> list[_StoredRun]:
-        """The tensors of these runs, stored ones or new ones; one model serves all of the call.
+    def runs(self, *runs: NoiseRun) -> list[_StoredRun]:
+        """The tensors of these runs, stored ones or new ones; one model serves all that are alike.
 
         Raises:
             ModelError: the region cannot be built or run with perturbations, because a shape depends on values, say.
         """
-        try:
-            return [self._stored(run) for run in runs]
-        finally:
-            self._sampler.release()
+        return self._stored({run.label: partial(self.sampler.run, run) for run in runs})
 
-    def perturbed(self, claim: str, count: int, *, tie_factor: float = 0.0) -> list[_StoredRun]:
-        """`count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `run`."""
-        kind = NoiseRunKind.TIES_BROKEN if tie_factor else NoiseRunKind.PERTURBED
-        return self.run(*(NoiseRun(kind, claim, k, tie_factor) for k in range(count)))
+    def perturbed(self, claim: Precision, count: int, *, tie_factor: float = 0.0) -> list[_StoredRun]:
+        """`count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `runs`."""
+        return self.runs(*(NoiseRun(claim, k, tie_factor=tie_factor) for k in range(count)))
+
+    def compared(self) -> _StoredRun:
+        """The values that a TopK, ArgMax or ArgMin compares. Raises: as `runs`."""
+        return self._stored({"compared": self.sampler.compared})[0]
+
+    def has_ties(self) -> bool:
+        """Are many sums equal? Raises: as `runs`."""
+        return self._stored({"ties": self.sampler.ties})[0].ties
 
     def array(self, run: _StoredRun, output: str) -> Array:
         """An output of a run, around the value with which it is compared.
@@ -131,7 +118,8 @@ class RegionNoise:
         if not self._moved:
             return values
         if output not in self._offsets:
-            expected, own = load_array(self._tensors[output]), self._sampler.plain(output)
+            with self._lock:
+                expected, own = load_array(self.tensors[output]), self.sampler.plain(output)
             if (own.shape, own.dtype) != (expected.shape, expected.dtype):
                 raise ModelError(f"'{output}' is no tensor of one form in both: its noise is not known")
             with np.errstate(all="ignore"):
@@ -141,23 +129,26 @@ class RegionNoise:
             raise ModelError(f"'{output}' changes its shape by rounding")
         return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
 
-    def has_ties(self) -> bool:
-        """Are many sums equal, because all weights are the same, for example?"""
-        return self.run(NoiseRun(NoiseRunKind.TIES))[0].ties
+    def _stored(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
+        """The results under these labels, or new ones."""
+        with self._lock:
+            try:
+                return [self._one(label, make) for label, make in makers.items()]
+            finally:
+                self.sampler.release()
 
-    def _stored(self, run: NoiseRun) -> _StoredRun:
-        """The result under the run's label, or a new one. A run that failed once is not tried again."""
-        label = run.label(self._seed)
+    def _one(self, label: str, make: Callable[[Path], NoiseRunDocument]) -> _StoredRun:
+        """A run that failed once is not tried again."""
         if label in self._failures:
             raise self._failures[label]
         if label not in self._runs:
             try:
-                document, folder = self._memo(f"{METHOD} {label}", lambda into: to_json(self._sampler.run(run, into)))
+                document, folder = self._memo(f"{METHOD} {label}", lambda into: to_json(make(into)))
             except (InputError, ModelError) as e:
                 self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
                 raise self._failures[label] from e
-            records = map(Record.from_json, document["tensors"])
-            self._runs[label] = _StoredRun({r.name: r for r in records}, folder, document["ties"])
+            records = [Record.from_json(r).within(str(folder.resolve())) for r in document["tensors"]]
+            self._runs[label] = _StoredRun({r.name: r for r in records}, document["ties"])
         return self._runs[label]
 
     def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:
@@ -172,27 +163,27 @@ class OutputNoise(Noise):
     region: RegionNoise
     output: str
 
-    def perturbed(self, claim: str, count: int) -> list[Array]:
+    def perturbed(self, claim: Precision, count: int) -> list[Array]:
         return [self.region.array(run, self.output) for run in self.region.perturbed(claim, count)]
 
-    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
         runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
         return [self.region.array(run, self.output) for run in runs]
 
-    def rounded(self, claim: str) -> Array:
-        return self.region.array(self.region.run(NoiseRun(NoiseRunKind.ROUNDED, claim))[0], self.output)
+    def rounded(self, claim: Precision) -> Array:
+        return self.region.array(self.region.runs(NoiseRun(claim, rounded=True))[0], self.output)
 
     def op_type(self) -> str:
         return self.region.graph.ops[self.region.graph.maker[self.output]]
 
     def coarsest_type(self) -> str:
-        return self.region.sites.coarsest
+        return self.region.sampler.sites.coarsest
 
     def behind_choice(self) -> bool:
-        return self.output in self.region.sites.behind_choice
+        return self.output in self.region.sampler.sites.behind_choice
 
     def behind_steps(self) -> bool:
-        return self.output in self.region.sites.behind_steps
+        return self.output in self.region.sampler.sites.behind_steps
 
     def are_codes(self) -> bool:
         node = self.region.graph.nodes[self.region.graph.maker[self.output]]
@@ -203,12 +194,12 @@ class OutputNoise(Noise):
         quantized = any(a.name == "scale" for node in nodes for a in node.attribute)
         return not quantized and any(node.domain == TFLITE for node in nodes)
 
-    def ranking(self, claim: str) -> Ranking | None:
+    def ranking(self, claim: Precision) -> Ranking | None:
         ranked = find_ranked_tensor(self.region.graph, self.output)
-        if ranked is None or ranked[0] not in self.region.ranked:
+        if ranked is None or ranked[0] not in self.region.sampler.ranked:
             return None
         name, axis = ranked
-        values = self.region.run(NoiseRun(NoiseRunKind.RANKED))[0].array(name)
+        values = self.region.compared().array(name)
         noise = np.zeros(values.shape)
         for run in self.region.perturbed(claim, RANKED_RUNS):
             noise = np.fmax(noise, np.abs(differences(values, run.array(name))))

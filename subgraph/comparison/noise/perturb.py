@@ -8,12 +8,12 @@ adds terms in another order: `untied_shift` draws an independent number for each
 
 from __future__ import annotations
 
-import math
 from hashlib import blake2b
 
 import numpy as np
 
-from subgraph.comparison.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, mask_plateau, wider
+from subgraph.comparison.precision import FLOATS, mask_plateau, wider
+from subgraph.precision import Precision
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 
@@ -23,7 +23,7 @@ TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equa
 SAMPLE = 4096  # values that are looked at first
 # In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch normalisations, transforms of
 # convolutions, sums in another order) rounds like perturbed weights; only those that need fewer bits are left alone.
-WEIGHTS_HELD_AS = "fp16"
+WEIGHTS_HELD_AS = Precision.FP16
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
@@ -38,18 +38,18 @@ def factor_of(key: int) -> float:
     return 1 + ((key >> 41 | 1) * 2.0**-23)
 
 
-def is_exact(values: Array, claim: str) -> bool:
+def is_exact(values: Array, claim: Precision) -> bool:
     """Does the claimed precision represent all values exactly? For int8: they are whole numbers, as ids and bytes are.
 
     >>> import numpy as np
     >>> ids = np.array([101, 2003, 30000], np.float32)
-    >>> is_exact(ids, "fp32"), is_exact(ids, "int8"), is_exact(ids, "bf16"), is_exact(ids / 16, "int8")
-    (True, True, False, False)
+    >>> [is_exact(ids, claim) for claim in Precision], is_exact(ids / 16, Precision.INT8)
+    ([True, True, False, True], False)
     """
-    if claim == "int8":
+    if claim is Precision.INT8:
         with np.errstate(invalid="ignore"):
             return bool((np.rint(values) == values).all())
-    if claim == "fp32" and values.dtype != np.float64:
+    if claim is Precision.FP32 and values.dtype != np.float64:
         return True
     if values.size > SAMPLE and not is_exact(values.reshape(-1)[:SAMPLE], claim):
         return False
@@ -75,7 +75,7 @@ def has_repeats(values: Array) -> bool:
     return bool(sample.size - np.unique(sample).size > TIE_SHARE * sample.size)
 
 
-def untied_shift(values: Array, claim: str, key: int, times: float) -> Array:
+def untied_shift(values: Array, claim: Precision, key: int, times: float) -> Array:
     """What to add to `values` to perturb each element independently, by up to `times` roundings.
 
     fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of the range of the
@@ -89,22 +89,22 @@ def untied_shift(values: Array, claim: str, key: int, times: float) -> Array:
     """
     dtype = values.dtype.name
     wide = values.astype(wider(dtype), copy=False)
-    moves = np.abs(wide) <= min(MAX_PERTURBED, LARGEST.get(CLAIM_OF[dtype], math.inf) / 2)  # False for NaN
+    moves = np.abs(wide) <= min(MAX_PERTURBED, Precision.of_type(dtype).largest / 2)  # False for NaN
     shifts = np.asarray(np.random.default_rng(key).uniform(-times, times, values.shape), wide.dtype)
-    if claim == "int8":
+    if claim is Precision.INT8:
         plateau = mask_plateau(wide)
         if plateau is not None:
             moves &= ~plateau
         quantized = wide[moves]
         moves &= wide != 0
-        shifts = shifts * shifts.dtype.type((quantized.max(initial=0.0) - quantized.min(initial=0.0)) * EPS["int8"])
+        shifts = shifts * shifts.dtype.type((quantized.max(initial=0.0) - quantized.min(initial=0.0)) * claim.eps)
     else:
         with np.errstate(all="ignore"):
-            shifts = shifts * shifts.dtype.type(max(EPS[claim], FLOATS[dtype])) * wide
+            shifts = shifts * shifts.dtype.type(max(claim.eps, FLOATS[dtype])) * wide
     return np.asarray(np.where(moves, shifts, 0), wide.dtype)
 
 
-def round_to_claim(values: Array, claim: str) -> Array:
+def round_to_claim(values: Array, claim: Precision) -> Array:
     """`values` rounded to float32, float16 or bfloat16 and back to their own type; infinite beyond the range."""
     with np.errstate(over="ignore"):
-        return values.astype(np_dtype(TYPE_OF.get(claim, "float32"))).astype(values.dtype)
+        return values.astype(np_dtype(claim.dtype)).astype(values.dtype)

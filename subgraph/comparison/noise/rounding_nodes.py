@@ -21,8 +21,9 @@ import numpy as np
 from onnx import helper, numpy_helper
 
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
-from subgraph.comparison.precision import EPS, FLOATS, MAX_REST, MIN_PLATEAU, TYPE_OF
+from subgraph.comparison.precision import FLOATS, MAX_REST, MIN_PLATEAU
 from subgraph.graph import protobuf
+from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array
 
@@ -85,22 +86,22 @@ class ChannelRange:
 Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name made, float type
 
 
-def unroundoff(claim: str, dtype: str) -> float:
+def unroundoff(claim: Precision, dtype: str) -> float:
     """eps of the claim, no smaller than that of the type of the tensor; for int8 as a share of the range."""
-    return EPS[claim] if claim == "int8" else max(EPS[claim], FLOATS[dtype])
+    return claim.eps if claim is Precision.INT8 else max(claim.eps, FLOATS[dtype])
 
 
-def noise_scale(claim: str, dtype: str, factor: float) -> float:
+def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
     """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift of x."""
-    return AMPLITUDE * unroundoff(claim, dtype) * 2.0**BITS / (1 if claim == "int8" else factor)
+    return AMPLITUDE * unroundoff(claim, dtype) * 2.0**BITS / (1 if claim is Precision.INT8 else factor)
 
 
 def write_perturbed(
-    write: NodeWriter, x: str, y: str, dtype: str, claim: str, fed: tuple[str, str], channels: ChannelRange | None
+    write: NodeWriter, x: str, y: str, dtype: str, claim: Precision, fed: tuple[str, str], channels: ChannelRange | None
 ) -> None:
     """Nodes that make y of x; `fed`: names of the scalars k and `noise_scale`; `channels`: of a weight, for int8."""
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
-    if claim == "int8":
+    if claim is Precision.INT8:
         quantized = _Quantized.of(write, wide, channels)
         lost, a = _lost(write, quantized.core, fed[0])
         u = write("Div", lost, write("Max", write("Abs", a), TINY))
@@ -123,20 +124,20 @@ def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> 
 
 
 def write_rounded(
-    write: NodeWriter, x: str, y: str, dtype: str, claim: str, channels: ChannelRange | None = None
+    write: NodeWriter, x: str, y: str, dtype: str, claim: Precision, channels: ChannelRange | None = None
 ) -> None:
     """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are the type's own."""
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
-    if claim == "bf16" and write.opset < BFLOAT16_SINCE:  # by Veltkamp's splitting, where it does not overflow
+    if claim is Precision.BF16 and write.opset < BFLOAT16_SINCE:  # by Veltkamp's splitting, where it does not overflow
         whole = write("Sub", wide, _lost(write, wide, 1.0, bits=8)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
         write("Cast", write("Where", fits, whole, wide), to=dtype, gives=y)
         return
-    if claim in TYPE_OF:
-        write("Cast", write("Cast", x, to=TYPE_OF[claim]), to=dtype, gives=y)
+    if claim.narrow:
+        write("Cast", write("Cast", x, to=claim.dtype), to=dtype, gives=y)
         return
     quantized = _Quantized.of(write, wide, channels)
-    step = write("Max", write("Mul", quantized.span, EPS["int8"]), TINY)
+    step = write("Max", write("Mul", quantized.span, Precision.INT8.eps), TINY)
     level = write("Floor", write("Add", write("Div", quantized.core, step), 0.5))
     quantized.finish(write, write("Mul", level, step), y, dtype)
 

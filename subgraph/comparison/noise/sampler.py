@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +19,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from subgraph.comparison.noise import perturb
-from subgraph.comparison.noise.analysis import RoundingSites, channel_axis
-from subgraph.comparison.precision import FLOATS, TYPE_OF
+from subgraph.comparison.noise.analysis import (
+    RoundingSites,
+    channel_axis,
+    find_ranked_tensor,
+    find_rounding_sites,
+)
+from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, copied, load, save, type_of
+from subgraph.storage.tensors import Record, copied, load, written
 from subgraph.types import Array
 
 if TYPE_CHECKING:
@@ -39,45 +44,41 @@ if TYPE_CHECKING:
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
 SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
 ATTEMPTS = 4  # at a draw that is not void
+SEED = 0  # part of the labels of stored runs
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
-
-
-class NoiseRunKind(StrEnum):
-    """What a run perturbs. The values are part of the labels under which results are stored."""
-
-    PERTURBED = "draw"  # all that rounds; equal values of a tensor alike
-    TIES_BROKEN = "untied"  # the same, but computed values that are equal are perturbed independently
-    ROUNDED = "rounded"  # nothing: every value is rounded to the claimed type instead
-    RANKED = "compared"  # nothing: the values that a TopK, ArgMax or ArgMin compares
-    TIES = "ties"  # nothing: are many sums of a tensor equal?
 
 
 @dataclass(frozen=True)
 class NoiseRun:
-    """One run of the region.
+    """One run of the region, in which all that rounds is perturbed; equal values of a tensor alike.
 
     Attributes:
-        number: of the run among those of its kind; with the seed, it selects the random numbers.
-        tie_factor: of TIES_BROKEN: computed values are perturbed by so many roundings.
+        number: of the run among those alike; it selects the random numbers.
+        rounded: nothing is perturbed: every value is rounded to the claimed type instead.
+        tie_factor: if not 0, computed values are perturbed independently, equal ones too, by so many roundings.
     """
 
-    kind: NoiseRunKind
-    claim: str = ""
+    claim: Precision
     number: int = 0
+    rounded: bool = False
     tie_factor: float = 0.0
 
-    def label(self, seed: int) -> str:
-        """Name of the result within a region, sample and reference."""
-        factor = f" {self.tie_factor:g}" if self.tie_factor else ""
-        seeded = (
-            f" {self.number} seed {seed}" if self.kind in (NoiseRunKind.PERTURBED, NoiseRunKind.TIES_BROKEN) else ""
-        )
-        return f"{self.kind}{factor} {self.claim}".strip() + seeded
+    @property
+    def label(self) -> str:
+        """The name under which the result is stored, within a region, sample and reference."""
+        if self.rounded:
+            return f"rounded {self.claim}"
+        return f"{f'untied {self.tie_factor:g}' if self.tie_factor else 'draw'} {self.claim} {self.number} seed {SEED}"
+
+    @property
+    def model(self) -> tuple[object, ...]:
+        """Runs for which this is equal share an instrumented model."""
+        return self.claim, self.rounded, bool(self.tie_factor)
 
 
 @dataclass(frozen=True)
 class NoiseRunDocument:
-    """What a run wrote. `ties`: of TIES, many sums of a tensor are equal."""
+    """What is stored: the tensors that were written; are many sums of a tensor equal?"""
 
     tensors: tuple[Record, ...]
     ties: bool = False
@@ -90,7 +91,6 @@ class NoiseSampler:
     Attributes:
         tensors: records of the region's inputs, shapes and outputs at least, with absolute files.
         scratch: folder for intermediate values; the caller removes it.
-        ranked: tensors that perturbed runs give beside the region's outputs.
     """
 
     graph: Graph
@@ -98,15 +98,26 @@ class NoiseSampler:
     reference: Reference
     tensors: Mapping[str, Record]
     scratch: Path
-    seed: int
-    sites: RoundingSites
-    ranked: Sequence[str]
 
     def __post_init__(self) -> None:
         self._key = f"noise{next(_NUMBERS)}"
-        self._loaded: tuple[str, ...] = ()  # the kind and claim of the model that the reference holds under our key
-        self._instrumented: Instrumented | None = None  # that model
+        self._loaded: tuple[object, ...] = ()  # which model the reference holds under our key: `NoiseRun.model`
+        self._instrumented: Instrumented  # that model
         self._calm: bool | None = None  # is its check finite without noise?
+
+    @cached_property
+    def sites(self) -> RoundingSites:
+        """Where rounding acts in the region."""
+        boundary = {n: self.tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self.tensors}
+        return find_rounding_sites(self.graph, self.region, boundary)
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the region: perturbed
+        runs give them beside the outputs."""
+        ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
+        inside = {*self.region.inputs, *(n for i in self.sites.order for n in self.graph.makes[i])}
+        return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
 
     def release(self) -> None:
         """Free the model in the reference; the next run builds it again."""
@@ -124,26 +135,26 @@ class NoiseSampler:
         Raises:
             ModelError, InputError: the reference does not build or run the changed model, or all attempts are void.
         """
-        if run.kind is NoiseRunKind.RANKED:
-            sources = {**self._unperturbed(self.ranked), **{n: self.tensors[n] for n in self.region.inputs}}
-            copies = (copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
-            return NoiseRunDocument(tuple(copies))
-        if run.kind is NoiseRunKind.TIES:
-            sums = [n for n in self._floats(self.sites.rounded) if self.graph.ops[self.graph.maker[n]] in SUMS]
-            records = self._unperturbed(sums).values()
-            return NoiseRunDocument((), ties=any(perturb.has_repeats(load_array(r)) for r in records))
-        rounded = run.kind is NoiseRunKind.ROUNDED
-        names = list(dict.fromkeys((*self.region.outputs, *(() if rounded else self.ranked))))
-        if self._loaded != (run.kind, run.claim):
+        names = list(dict.fromkeys((*self.region.outputs, *(() if run.rounded else self.ranked))))
+        if self._loaded != run.model:
             self._build(run, names)
-        assert self._instrumented is not None
         wanted = [*names, *filter(None, [self._instrumented.check])]
         for attempt in range(ATTEMPTS):
             keys = self._keys(run, attempt)
             tensors = self._draw(run, folder, wanted, keys, attempt)
-            if rounded or not self._is_void(run, tensors, folder, keys):
+            if run.rounded or not self._is_void(run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not")
+
+    def compared(self, folder: Path) -> NoiseRunDocument:
+        """The values that a TopK, ArgMax or ArgMin compares, without noise."""
+        sources = {**self._unperturbed(self.ranked), **{n: self.tensors[n] for n in self.region.inputs}}
+        return NoiseRunDocument(tuple(copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked)))
+
+    def ties(self, folder: Path) -> NoiseRunDocument:
+        """Are many sums equal, because all weights are the same, for example?"""
+        sums = [n for n in self._floats(self.sites.rounded) if self.graph.ops[self.graph.maker[n]] in SUMS]
+        return NoiseRunDocument((), any(perturb.has_repeats(load_array(r)) for r in self._unperturbed(sums).values()))
 
     # ---------------------------------------------------------------------------------------- models
 
@@ -205,27 +216,26 @@ class NoiseSampler:
         """Load the cut's model, instrumented for runs of this kind and claim."""
         from subgraph.comparison.noise.instrument import Change, instrument_model
 
-        rounded = run.kind is NoiseRunKind.ROUNDED
-        computed = self._floats((*self.sites.rounded, *(self.sites.converted if rounded else ())))
-        if rounded and run.claim in TYPE_OF:
-            computed = {n: t for n, t in computed.items() if t != TYPE_OF[run.claim]}
-        untied = self._untied if run.kind is NoiseRunKind.TIES_BROKEN else {}
+        computed = self._floats((*self.sites.rounded, *(self.sites.converted if run.rounded else ())))
+        if run.rounded and run.claim.narrow:
+            computed = {n: t for n, t in computed.items() if t != run.claim.dtype}
+        untied = self._untied if run.tie_factor else {}
         entering, channels = self._entering(run.claim)
         change = Change(
             run.claim,
-            rounded,
+            run.rounded,
             entering,
             computed,
             self._types,
             channels,
             untied={n: untied[n].shapes[0] for n in computed if n in untied},
-            certain=frozenset() if rounded else frozenset(computed) - self.sites.behind_choice,
+            certain=frozenset() if run.rounded else frozenset(computed) - self.sites.behind_choice,
         )
         model = deepcopy(self._cut.model)
         self._instrumented, self._calm = instrument_model(model, self.sites, change, names), None
-        self._load(model, (run.kind, run.claim), numbered_folder(self.scratch, "model"))
+        self._load(model, run.model, numbered_folder(self.scratch, "model"))
 
-    def _entering(self, claim: str) -> tuple[dict[str, str], dict[str, ChannelRange]]:
+    def _entering(self, claim: Precision) -> tuple[dict[str, str], dict[str, ChannelRange]]:
         """Types of the inputs and weights that the claimed precision does not hold exactly; for int8 the ranges of the
         weights, which are quantized per channel if they have two axes or more."""
         entering: dict[str, str] = {}
@@ -233,14 +243,14 @@ class NoiseSampler:
         for name in self.sites.entering:
             is_weight = name not in self.region.inputs
             values = self._weight(name) if is_weight else load_array(self.tensors[name])
-            if claim == "int8" and is_weight:
+            if claim is Precision.INT8 and is_weight:
                 if values.ndim < 2:
                     continue
                 channels = self._channels(name, values)
                 if perturb.is_on_int8_grid(values.astype(np.float64), channels.lowest, channels.highest):
                     continue
                 ranges[name] = channels
-            elif perturb.is_exact(values, perturb.WEIGHTS_HELD_AS if is_weight and claim == "fp32" else claim):
+            elif perturb.is_exact(values, perturb.WEIGHTS_HELD_AS if is_weight and claim is Precision.FP32 else claim):
                 continue
             entering[name] = values.dtype.name
         return entering, ranges
@@ -258,7 +268,7 @@ class NoiseSampler:
         wide = values.astype(np.float32)
         return ChannelRange(wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True))
 
-    def _load(self, model: protobuf.ModelProto, loaded: tuple[str, ...], folder: Path) -> None:
+    def _load(self, model: protobuf.ModelProto, loaded: tuple[object, ...], folder: Path) -> None:
         self._loaded = ()
         # without reuse: 0.4 s instead of 12 for 6,700 nodes
         self.reference.load_model(self._key, model, self.graph.path, folder, reuse=False)
@@ -280,31 +290,28 @@ class NoiseSampler:
     def _feeds(self, run: NoiseRun, keys: Array, attempt: int, folder: Path) -> Iterator[Record]:
         """Records of the model's inputs, with absolute files; new values are written into `folder`."""
         made = self._instrumented
-        assert made is not None
         for name in self._cut.inputs:
             yield replace(self.tensors[name], name=made.raw.get(name, name))
         for k, (name, tensor) in enumerate(made.shifts.items()):
-            key = perturb.key_of(tensor, self.seed, run.number, attempt)
+            key = perturb.key_of(tensor, SEED, run.number, attempt)
             shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
-            yield save(name, shift, type_of(shift), folder, f"s{k}").within(str(folder))
+            yield written(name, shift, folder, f"s{k}")
         if made.keys:
-            yield save(made.keys, keys, type_of(keys), folder, "keys").within(str(folder))
+            yield written(made.keys, keys, folder, "keys")
 
     def _keys(self, run: NoiseRun, attempt: int) -> Array:
         """Random factors and scales of the noise."""
         from subgraph.comparison.noise.rounding_nodes import noise_scale
 
-        assert self._instrumented is not None
         keys: list[float] = []
         for label, dtype in self._instrumented.keyed:
-            factor = perturb.factor_of(perturb.key_of(label, self.seed, run.number, attempt))
+            factor = perturb.factor_of(perturb.key_of(label, SEED, run.number, attempt))
             keys += factor, noise_scale(run.claim, dtype, factor)
         return np.array(keys, np.float32)
 
     def _is_void(self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array) -> bool:
         """Did a perturbed run compute NaN or infinities, inside or at the outputs, that the reference has not?"""
         made = self._instrumented
-        assert made is not None
         if made.check and not np.isfinite(load_array(tensors[made.check], folder)) and self._is_calm(run, keys):
             return True
         outputs = [n for n in self.region.outputs if n in tensors and n not in self.sites.behind_choice]
@@ -313,7 +320,6 @@ class NoiseSampler:
     def _is_calm(self, run: NoiseRun, keys: Array) -> bool:
         """Is the check of the model finite without noise?"""
         if self._calm is None:
-            assert self._instrumented is not None
             still = keys.copy()
             still[1::2] = 0
             check, folder = self._instrumented.check, numbered_folder(self.scratch, "calm")

@@ -19,7 +19,6 @@ from functools import cached_property
 import numpy as np
 
 from subgraph.comparison.pair import differences
-from subgraph.comparison.precision import EPS, LARGEST
 from subgraph.comparison.similarity.linear_fit import (
     MAX_SAMPLE,
     MIN_ELEMENTS,
@@ -34,6 +33,7 @@ from subgraph.comparison.similarity.linear_fit import (
 )
 from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.comparison.similarity.rearranged import find_rearrangements
+from subgraph.precision import Precision
 from subgraph.types import Array
 
 MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all of it
@@ -63,7 +63,7 @@ class Explanation:
 
 
 def find_explanations(
-    reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: str = "fp32"
+    reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: Precision = Precision.FP32
 ) -> list[Explanation]:
     """Explanations of the candidate's values, the best one first; empty if there are none.
 
@@ -92,7 +92,7 @@ def find_explanations(
 
 
 def matching_tensors(
-    reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32"
+    reference: Array, candidate: Array, others: Mapping[str, Array], claim: Precision = Precision.FP32
 ) -> list[Explanation]:
     """Which other arrays, by their description, the candidate holds unchanged; as in `find_explanations`."""
     pair = _tensor_pair(reference, candidate, claim)
@@ -100,11 +100,11 @@ def matching_tensors(
         return _best(pair.other_tensors(others)) if pair and pair.conclusive() else []
 
 
-def _tensor_pair(reference: Array, candidate: Array, claim: str) -> _TensorPair | None:
+def _tensor_pair(reference: Array, candidate: Array, claim: Precision) -> _TensorPair | None:
     """None if the sizes differ, or if there are too few elements or no numbers."""
     if reference.size != candidate.size or reference.size < MIN_ELEMENTS or not _are_numbers(reference, candidate):
         return None
-    return _TensorPair(reference, candidate, max(MAX_RESIDUAL, MAX_ROUNDING * EPS[claim]))
+    return _TensorPair(reference, candidate, max(MAX_RESIDUAL, MAX_ROUNDING * claim.eps))
 
 
 def _best(explanations: Iterable[Explanation]) -> list[Explanation]:
@@ -296,9 +296,9 @@ def _describe_overflow(reference: Array, candidate: Array) -> str:
     if reference.shape != candidate.shape or reference.dtype.kind in "iub":
         return ""
     lost = np.isinf(candidate) & np.isfinite(reference)
-    if not lost.any() or (np.abs(reference[lost]) <= LARGEST["fp16"]).any() or np.isnan(candidate).any():
+    if not lost.any() or (np.abs(reference[lost]) <= Precision.FP16.largest).any() or np.isnan(candidate).any():
         return ""
-    return f"infinite where the reference is beyond {LARGEST['fp16']:.0f}, float16's largest number"
+    return f"infinite where the reference is beyond {Precision.FP16.largest:.0f}, float16's largest number"
 
 
 def join_explanations(explanations: Iterable[Explanation]) -> str:

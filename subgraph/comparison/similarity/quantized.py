@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from subgraph.comparison.noise.perturb import round_to_claim
-from subgraph.comparison.precision import TYPE_OF
+from subgraph.precision import Precision
 from subgraph.types import Array
 
 MAX_SAMPLE = 4096  # values that are looked at first
@@ -20,7 +20,7 @@ MIN_FINER = 4  # times as many values in the reference: else it is quantized its
 MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
-def find_grid(reference: Array, candidate: Array) -> tuple[str, str] | None:
+def find_grid(reference: Array, candidate: Array) -> tuple[Precision, str] | None:
     """The precision (bf16, fp16, int8) of the candidate's grid, and words for it; None if there is none.
 
     Complexity: a few passes unless a sample excludes a grid; both are sorted if the candidate has few values.
@@ -28,19 +28,19 @@ def find_grid(reference: Array, candidate: Array) -> tuple[str, str] | None:
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=100).astype(np.float32)
     >>> find_grid(x, x.astype(np.float16).astype(np.float32)), find_grid(x, x)
-    (('fp16', "every value is one of float16, the reference's are not"), None)
+    ((<Precision.FP16: 'fp16'>, "every value is one of float16, the reference's are not"), None)
     """
     if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in ("float32", "float64"):
         return None
     x, y = (_nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate))
     if y.size < MIN_VALUES or not x.size:
         return None
-    for claim in ("bf16", "fp16"):
+    for claim in (Precision.BF16, Precision.FP16):
         own = _on_grid(x, claim).mean() <= MAX_OWN
         if own and _on_grid(y, claim).all() and _on_grid(_nonzero(candidate), claim).all():
-            return claim, f"every value is one of {TYPE_OF[claim]}, the reference's are not"
+            return claim, f"every value is one of {claim.dtype}, the reference's are not"
     words = _describe_levels(_nonzero(reference), _nonzero(candidate)) if np.unique(y).size <= MAX_LEVELS else ""
-    return ("int8", words) if words else None
+    return (Precision.INT8, words) if words else None
 
 
 def _nonzero(values: Array) -> Array:
@@ -49,7 +49,7 @@ def _nonzero(values: Array) -> Array:
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
 
 
-def _on_grid(values: Array, claim: str) -> Array:
+def _on_grid(values: Array, claim: Precision) -> Array:
     return np.asarray(round_to_claim(values, claim) == values)
 
 

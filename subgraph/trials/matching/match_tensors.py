@@ -76,11 +76,11 @@ def match_tensors(
     tensor_map = tensor_map or {}
     check_tensors(reference.graph, tensor_map)
     check_tensors(candidate.graph, tensor_map.values())
-    names = _value_tensors(reference.graph)
+    names = value_tensors(reference.graph)
     ours, theirs = reference.graph.inputs, candidate.graph.inputs
     if len(ours) == len(theirs) and not set(ours) & set(theirs):  # a converter has renamed them all
         tensor_map = {**dict(zip(ours, theirs, strict=True)), **tensor_map}
-    targets = dict.fromkeys((*candidate.graph.inputs, *_value_tensors(candidate.graph)))
+    targets = dict.fromkeys((*candidate.graph.inputs, *value_tensors(candidate.graph)))
     scales, own = scales_of(candidate.graph), scales_of(reference.graph)
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches = dict(known or {})
@@ -151,7 +151,7 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
             raise UnknownName(f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close)
 
 
-def _value_tensors(graph: Graph) -> list[str]:
+def value_tensors(graph: Graph) -> list[str]:
     """Inputs, and tensors that depend on their values, in topological order."""
     kinds = graph.kinds(graph.maker)
     made = [n for i in graph.in_order(range(len(graph.nodes))) for n in graph.makes[i]]

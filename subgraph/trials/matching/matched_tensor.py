@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from subgraph.documents import KEY
 from subgraph.graph.quantization import Scale
-from subgraph.storage import tensors
-from subgraph.storage.tensors import Record, np_dtype
+from subgraph.storage.tensors import Record, np_dtype, written
 from subgraph.types import Array
 
 
@@ -67,19 +65,9 @@ class MatchedTensor:
         """A tensor of the reference's model as the candidate's takes it; its file goes to `folder` if it is another."""
         if self.plain and self.dtype in ("", record.dtype):
             return replace(record, name=self.name)
-        return written(self.name, self.to_candidate(array_of(record)), self.dtype or record.dtype, folder, stem)
+        return written(self.name, self.to_candidate(record.array()), folder, stem)
 
     @property
     def plain(self) -> bool:
         """Is it the same tensor, up to its name and type?"""
         return not self.perm and self.scale is None and self.own is None
-
-
-def array_of(record: Record) -> Array:
-    """The value of a record that is a single tensor."""
-    return cast("Array", tensors.load(record, Path("/")))
-
-
-def written(name: str, value: Array, dtype: str, folder: Path, stem: str) -> Record:
-    """A tensor in a file of its own."""
-    return tensors.save(name, value, tensors.tensor_text(dtype), folder, stem).within(str(folder))

@@ -21,8 +21,8 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Record
 from subgraph.trials.candidate_model import CandidateModel
-from subgraph.trials.matching.match_tensors import ModelValues, is_far_off, match_tensors
-from subgraph.trials.matching.matched_tensor import MatchedTensor, array_of
+from subgraph.trials.matching.match_tensors import ModelValues, is_far_off, match_tensors, value_tensors
+from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
@@ -65,21 +65,16 @@ def pair_models(
     return CandidateModel(graph, other, matches, other_values, unknown)
 
 
-def _value_tensors(graph: Graph) -> list[str]:
-    kinds = graph.kinds(graph.maker)
-    return [*graph.inputs, *(n for n in graph.maker if kinds[n] == VALUE)]
-
-
 def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
     """Values of a model's tensors on the first sample; None for sequences, and where the model cannot be run."""
     if values is None:
         return ModelValues(graph, lambda name: None)
-    values.need(_value_tensors(graph))
+    values.need(value_tensors(graph))
 
     @lru_cache(maxsize=MAX_HELD)
     def value(name: str) -> Array | None:
         record = values.records[0].get(name)
-        array = array_of(record) if record and record.form == "tensor" else None
+        array = record.array() if record and record.form == "tensor" else None
         return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else None
 
     return ModelValues(graph, value)
@@ -97,7 +92,7 @@ def _values_of(
             (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
             samples.append(replace(sample, label=values.labels[k]))
         other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
-        other_values.need(_value_tensors(other))
+        other_values.need(value_tensors(other))
     except SubcutError as e:
         log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
         return None, e.what
@@ -117,7 +112,7 @@ def _from_matched(pair: CandidateModel, values: ReferenceValues, folder: Path) -
     fed = {match.name: match.converted(record, folder, f"m{k}") for k, (match, record) in enumerate(known)}
     again.records = [{n: pair.values.records[0][n] for n in pair.graph.inputs} | fed]
     try:
-        again.need(_value_tensors(pair.graph), near=True)
+        again.need(value_tensors(pair.graph), near=True)
     except SubcutError as e:
         log.debug("%s cannot be run from the matched tensors: %s", pair.graph.path.name, e.what)
         return None

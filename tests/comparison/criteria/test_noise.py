@@ -19,10 +19,13 @@ from subgraph.comparison.criteria import OutputContext, Ranking, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.verdict import Signature, Status
 from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
 from tests.helpers.examples import examples
+
+FP32, FP16, BF16, INT8 = Precision
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
@@ -52,14 +55,14 @@ class FakeNoise:
     codes: bool = False
     foreign: bool = False
 
-    def perturbed(self, claim: str, count: int) -> list[Array]:
+    def perturbed(self, claim: Precision, count: int) -> list[Array]:
         self.calls += 1
         return self.runs
 
-    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+    def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
         return self.broken_ties
 
-    def rounded(self, claim: str) -> Array:
+    def rounded(self, claim: Precision) -> Array:
         if self.rounded_values is None:
             raise ModelError("it does not run")
         return self.rounded_values
@@ -82,7 +85,7 @@ class FakeNoise:
     def is_foreign(self) -> bool:
         return self.foreign
 
-    def ranking(self, claim: str) -> Ranking | None:
+    def ranking(self, claim: Precision) -> Ranking | None:
         return self.ranked
 
 
@@ -90,7 +93,7 @@ def judged(
     reference: Any,
     candidate: Any,
     noise: FakeNoise | None = None,
-    claim: str = "fp32",
+    claim: Precision = FP32,
     options: str = "",
     output: bool = False,
     name: str = "y",
@@ -107,15 +110,15 @@ X = f32([1, 2, 4])
 
 
 @LAW
-@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6), st.sampled_from(["fp32", "fp16", "int8"]))
-def test_equal_values_agree_and_cost_nothing(values: list[float], claim: str) -> None:
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6), st.sampled_from([FP32, FP16, INT8]))
+def test_equal_values_agree_and_cost_nothing(values: list[float], claim: Precision) -> None:
     x, noise = f32(values), FakeNoise()
     assert judged(x, x.copy(), noise, claim).status is AGREE and noise.calls == 0
 
 
 @LAW
-@given(st.floats(1e-9, 10), st.floats(1, 100), st.sampled_from(["fp32", "fp16", "bf16", "int8"]))
-def test_where_an_error_fails_a_larger_one_does(error: float, times: float, claim: str) -> None:
+@given(st.floats(1e-9, 10), st.floats(1, 100), st.sampled_from([FP32, FP16, BF16, INT8]))
+def test_where_an_error_fails_a_larger_one_does(error: float, times: float, claim: Precision) -> None:
     noise = FakeNoise([X + np.float32(1e-4)], rounded_values=X)
     ratings = [judged(X, X + np.float32(e), noise, claim).status for e in (error, error * times)]
     assert ratings != [FAIL, AGREE]
@@ -127,11 +130,11 @@ MASKS = [-1e4, -1e9, float(np.finfo(np.float32).min)]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("claim", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("claim", [FP32, FP16, INT8])
 @pytest.mark.parametrize(
     "wrong", [lambda x: x / 2, np.negative, np.zeros_like, np.roll], ids=["half", "sign", "0", "moved"]
 )
-def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(mask: float, claim: str, wrong: Any) -> None:
+def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(mask: float, claim: Precision, wrong: Any) -> None:
     """−10⁴ in a tensor must not excuse scores that are off by all that they are."""
 
     def masked(scores: Array) -> Array:
@@ -159,9 +162,9 @@ def test_a_mask_that_is_wrong_fails() -> None:
 
 def test_an_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
     noise = FakeNoise([X * 3], rounded_values=X * 9)
-    assert judged(X, X * np.float32(1.3), noise, "int8").status is AGREE
-    assert judged(X, -X, noise, "int8").status is UNRESOLVED
-    for claim, output in (("fp32", False), ("int8", True)):
+    assert judged(X, X * np.float32(1.3), noise, INT8).status is AGREE
+    assert judged(X, -X, noise, INT8).status is UNRESOLVED
+    for claim, output in ((FP32, False), (INT8, True)):
         found = judged(X, -X, noise, claim, output=output)
         assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
 
@@ -190,7 +193,7 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
     assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
     assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
     assert judged(y, off, replace(noise, choice=True)).status is Status.FAIL
-    for claim in ("fp16", "int8"):
+    for claim in (FP16, INT8):
         found = judged(y, off, noise, claim, output=True)
         assert found.signature is Signature.PRECISION, "explained, and of no use"
 
@@ -199,7 +202,7 @@ def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
     """They once made a wrong output "unresolved": NaN in a run that could only have excused the error."""
 
     class Broken(FakeNoise):
-        def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+        def with_broken_ties(self, claim: Precision, count: int, times: float) -> list[Array]:
             raise ModelError("all runs computed NaN")
 
     assert judged(X, 2 * X, Broken([X])).status is FAIL
@@ -209,12 +212,12 @@ def test_floats_of_operators_that_cannot_be_perturbed_are_judged_without_noise()
     """They once were unresolved, however far off: a fault in a TensorFlow Lite model of floats was never found."""
 
     class Broken(FakeNoise):
-        def perturbed(self, claim: str, count: int) -> list[Array]:
+        def perturbed(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it takes no such operator")
 
     assert judged(X, 1.5 * X, Broken(foreign=True)).status is FAIL
     assert judged(X, X + np.float32(1e-4), Broken(foreign=True)).status is AGREE
-    assert judged(X, 1.001 * X, Broken(foreign=True), "fp16").status is AGREE
+    assert judged(X, 1.001 * X, Broken(foreign=True), FP16).status is AGREE
     assert judged(X, 1.5 * X, Broken()).status is Status.UNRESOLVED
 
 
@@ -234,25 +237,25 @@ def test_without_the_floor_what_it_would_excuse_fails() -> None:
     found = judged(X, X + np.float32(0.002), quiet, options="floor=0")
     assert (found.status, found.label) == (FAIL, "approximate kernel")
     assert judged(X, X + np.float32(0.01), quiet, options="floor=0").label == "fail"
-    assert judged(X, X + np.float32(0.02), quiet, "bf16").status is AGREE, "eps of bf16 is 4e-3 of the scale"
-    assert judged(X, X + np.float32(0.1), FakeNoise([X], rounded_values=X), "bf16").status is FAIL
+    assert judged(X, X + np.float32(0.02), quiet, BF16).status is AGREE, "eps of bf16 is 4e-3 of the scale"
+    assert judged(X, X + np.float32(0.1), FakeNoise([X], rounded_values=X), BF16).status is FAIL
 
 
 def test_reduced_precision_is_told_from_agreement() -> None:
     low = FakeNoise([X + np.float32(0.2)])
-    assert [judged(X, X + np.float32(e), low, "fp16").label for e in (0.1, 0.007)] == ["precision", "agrees"]
+    assert [judged(X, X + np.float32(e), low, FP16).label for e in (0.1, 0.007)] == ["precision", "agrees"]
 
 
 def test_rounding_after_every_node_explains_what_relative_noise_does_not_and_limits_it() -> None:
     """Underflow escapes relative noise; and noise that moves the output far beyond what rounding does is too much."""
     near = FakeNoise([X], rounded_values=X + np.float32(0.1))
-    assert judged(X, X + np.float32(0.29), near, "fp16").label == "precision" and near.calls == 0
-    assert judged(X, X + np.float32(0.29), near, "fp32").status is FAIL
-    assert judged(X, X + np.float32(0.31), near, "fp16").status is FAIL
+    assert judged(X, X + np.float32(0.29), near, FP16).label == "precision" and near.calls == 0
+    assert judged(X, X + np.float32(0.29), near, FP32).status is FAIL
+    assert judged(X, X + np.float32(0.31), near, FP16).status is FAIL
     loud = FakeNoise([X + np.float32(1)], rounded_values=X + np.float32(0.01))
-    assert [judged(X, X + np.float32(e), loud, "fp16").status for e in (0.3, 0.4)] == [AGREE, FAIL]
+    assert [judged(X, X + np.float32(e), loud, FP16).status for e in (0.3, 0.4)] == [AGREE, FAIL]
     unknown = FakeNoise([X + np.float32(1)])
-    assert judged(X, X + np.float32(0.4), unknown, "fp16").status is AGREE, "no model rounded after every node"
+    assert judged(X, X + np.float32(0.4), unknown, FP16).status is AGREE, "no model rounded after every node"
 
 
 def test_a_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
@@ -272,34 +275,34 @@ def test_all_zeros_have_only_the_noise_of_perturbed_runs() -> None:
 # -------------------------------------------------------------------------------------------------------- masks
 
 
-@pytest.mark.parametrize("claim", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("claim", [FP32, FP16, BF16, INT8])
 @pytest.mark.parametrize(("a", "b"), [(NAN, 1), (INF, 1), (INF, -INF), (NAN, INF), (INF, NAN)])
-def test_a_mask_of_the_reference_alone_is_never_excused(a: float, b: float, claim: str) -> None:
+def test_a_mask_of_the_reference_alone_is_never_excused(a: float, b: float, claim: Precision) -> None:
     found = judged(f32([a, 1]), f32([b, 1]), FakeNoise([X[:2]], rounded_values=f32([INF, 1])), claim)
     assert (found.status, found.signature) == (FAIL, Signature.NAN)
 
 
 def test_range_excuses_values_beyond_the_type() -> None:
     x, y = f32([1e5, 1]), f32([INF, 1])
-    assert judged(x, y, FakeNoise(), "fp16").label == "range" and judged(x, y, FakeNoise(), "fp16").status is AGREE
-    assert judged(x, y, None, "fp16").label == "range"
-    for claim in ("fp32", "bf16", "int8"):
+    assert judged(x, y, FakeNoise(), FP16).label == "range" and judged(x, y, FakeNoise(), FP16).status is AGREE
+    assert judged(x, y, None, FP16).label == "range"
+    for claim in (FP32, BF16, INT8):
         assert judged(x, y, FakeNoise([x], rounded_values=x), claim).signature is Signature.NAN
 
 
 def test_range_excuses_overflow_inside_the_region() -> None:
     x, y = f32([5, 1]), f32([NAN, 1])
-    assert judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), "fp16").label == "range"
-    assert judged(x, y, FakeNoise(rounded_values=f32([5, 1])), "fp16").status is FAIL
-    assert judged(x, y, FakeNoise(rounded_values=f32([5, NAN])), "fp16").status is FAIL
-    assert judged(x, y, None, "fp16").status is UNRESOLVED
-    lost = judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), "fp16", output=True)
+    assert judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), FP16).label == "range"
+    assert judged(x, y, FakeNoise(rounded_values=f32([5, 1])), FP16).status is FAIL
+    assert judged(x, y, FakeNoise(rounded_values=f32([5, NAN])), FP16).status is FAIL
+    assert judged(x, y, None, FP16).status is UNRESOLVED
+    lost = judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), FP16, output=True)
     assert (lost.status, lost.signature) == (FAIL, Signature.PRECISION), "nobody can use a NaN"
-    assert judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), "fp16", output=True).label == "range"
+    assert judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), FP16, output=True).label == "range"
 
 
-@pytest.mark.parametrize("claim", ["fp16", "bf16", "int8"])
-def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: str) -> None:
+@pytest.mark.parametrize("claim", [FP16, BF16, INT8])
+def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: Precision) -> None:
     """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip that, and rounding
     makes it infinite. The candidate is off where the rounded reference is not."""
     y, off, rounded = f32([9, 0, 5]), f32([9, 40, 5]), f32([9, 0, 0])
@@ -313,28 +316,28 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
 
 def test_where_the_precision_overflows_any_error_is_explained() -> None:
     y, rounded = f32([5, 1]), f32([NAN, 1])
-    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16", output=True).label == LOST
-    far = judged(f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), "fp16", output=True)
+    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True).label == LOST
+    far = judged(f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), FP16, output=True)
     assert far.label == LOST
-    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16").status is UNRESOLVED
-    assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), "fp16").status is FAIL
+    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16).status is UNRESOLVED
+    assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), FP16).status is FAIL
 
 
 def test_rounding_after_every_node_counts_in_int8_too() -> None:
     near = FakeNoise([X], rounded_values=X + np.float32(0.1))
-    assert judged(X, X + np.float32(0.25), near, "int8").status is AGREE and near.calls == 0
-    assert judged(X, X + np.float32(0.5), near, "int8").status is FAIL
+    assert judged(X, X + np.float32(0.25), near, INT8).status is AGREE and near.calls == 0
+    assert judged(X, X + np.float32(0.5), near, INT8).status is FAIL
 
 
 def test_values_beside_an_overflow_are_still_judged() -> None:
     x = f32([1e5, 1])
-    assert judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), "fp16").status is FAIL
-    assert judged(f32([1e5]), f32([INF]), FakeNoise(), "fp16").status is UNRESOLVED, "nothing was ranked"
+    assert judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), FP16).status is FAIL
+    assert judged(f32([1e5]), f32([INF]), FakeNoise(), FP16).status is UNRESOLVED, "nothing was ranked"
 
 
 def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
     class Broken(FakeNoise):
-        def perturbed(self, claim: str, count: int) -> list[Array]:
+        def perturbed(self, claim: Precision, count: int) -> list[Array]:
             raise ModelError("it does not run")
 
     assert judged(X, X, Broken()).status is AGREE
@@ -344,8 +347,8 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
 
 def test_without_noise() -> None:
     assert judged(X, X + np.float32(0.1)).status is FAIL
-    assert [judged(X, X + np.float32(e), None, "bf16").status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
-    lost = judged(X, X + np.float32(1), None, "bf16", output=True)
+    assert [judged(X, X + np.float32(e), None, BF16).status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
+    lost = judged(X, X + np.float32(1), None, BF16, output=True)
     assert (
         lost.signature is Signature.PRECISION
         and "rounding may explain that, but values off by more than 0.2" in lost.why
@@ -479,9 +482,9 @@ def _check_injected_errors(region: CapturedRegion) -> None:
         assert region.judge(blank).signature is Signature.NAN
 
 
-@pytest.mark.parametrize("claim", ["fp16", "bf16"])
+@pytest.mark.parametrize("claim", [FP16, BF16])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "gelu", "lstm", "conv"])
-def test_a_candidate_of_low_precision_agrees_at_its_claim_only(make: Make, name: str, claim: str) -> None:
+def test_a_candidate_of_low_precision_agrees_at_its_claim_only(make: Make, name: str, claim: Precision) -> None:
     text, feeds, weights = REGIONS[name]
     region = make(text, feeds, **weights)
     low = region.noise.of("y").rounded(claim)
@@ -502,7 +505,7 @@ def test_a_wrong_order_of_ties_fails(make: Make) -> None:
     region = make(TIES, {"x": x}, k=np.array([5]), boxes=boxes)
     assert region.reference("y").tolist() == [0, 2, 4, 7, 3]
     last = np.array([7, 4, 2, 0, 9])
-    for claim in ("fp32", "fp16", "bf16"):
+    for claim in (FP32, FP16, BF16):
         assert region.judge(region.reference("s"), "s", claim).status is AGREE
         assert region.judge(last, "y", claim).status is FAIL
         assert region.judge(boxes[last], "b", claim).status is FAIL
@@ -513,10 +516,10 @@ def test_a_near_tie_may_fall_either_way(make: Make) -> None:
     region = make(TIES, {"x": x}, k=np.array([5]), boxes=normal(12))
     order = region.reference("y").copy()
     order[[0, 1]] = order[[1, 0]]
-    assert region.judge(order, "y", "fp16").status is AGREE
-    assert region.judge(order, "y", "fp32").status is FAIL, "float32 holds the input as it is"
+    assert region.judge(order, "y", FP16).status is AGREE
+    assert region.judge(order, "y", FP32).status is FAIL, "float32 holds the input as it is"
     order[[1, 2]] = order[[2, 1]]
-    assert region.judge(order, "y", "fp16").status is FAIL
+    assert region.judge(order, "y", FP16).status is FAIL
 
 
 def test_a_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
@@ -524,16 +527,16 @@ def test_a_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     region = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0]))
-    assert region.judge(region.reference("y") * 2, claim="bf16").status is UNRESOLVED
+    assert region.judge(region.reference("y") * 2, claim=BF16).status is UNRESOLVED
 
 
 def test_overflow_inside_is_range(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y) { a = Mul(x, x) y = Sqrt(a) }"
     region = make(text, {"x": f32([1, 300, 3, 4])})
-    low = region.noise.of("y").rounded("fp16")
-    assert np.isinf(low[1]) and region.judge(low, claim="fp16").label == "range"
+    low = region.noise.of("y").rounded(FP16)
+    assert np.isinf(low[1]) and region.judge(low, claim=FP16).label == "range"
     assert region.judge(low).signature is Signature.NAN
-    assert region.judge(np.where(low == 1, NAN, low), claim="fp16").signature is Signature.NAN
+    assert region.judge(np.where(low == 1, NAN, low), claim=FP16).signature is Signature.NAN
 
 
 def test_a_float16_model_in_float32_agrees(make: Make) -> None:
@@ -589,25 +592,25 @@ PROBABILITIES = (PROBABILITIES / PROBABILITIES.sum(2, keepdims=True)).astype(np.
 FEATURES = RNG.standard_normal((1, 16, 9, 9)).astype(np.float32)
 
 # what, reference, candidate, claim -> status, words of the reason
-CASES: dict[str, tuple[Array, Any, str, Status, str]] = {
-    "class bias": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), "fp32", FAIL,
+CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
+    "class bias": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP32, FAIL,
                    "index 9 of axis 1 is off by 1 of its scale 0.9, allowed"),
-    "class bias, fp16": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), "fp16",
+    "class bias, fp16": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP16,
                          FAIL, "index 9 of axis 1"),
-    "channel × 0.5": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), "fp32", FAIL, "index 5 of axis 1"),
-    "channel × 0.5, int8": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), "int8", FAIL,
+    "channel × 0.5": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), FP32, FAIL, "index 5 of axis 1"),
+    "channel × 0.5, int8": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), INT8, FAIL,
                             "index 5 of axis 1"),
-    "scale × 2": (FEATURES, lambda y: y * 2, "bf16", FAIL, ""),
+    "scale × 2": (FEATURES, lambda y: y * 2, BF16, FAIL, ""),
     "small channel × 1.02": (changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3),
-                             lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02), "fp32", FAIL, "index 5 of axis 1"),
-    "healthy": (detections(), lambda y: y * np.float32(1 + 1e-6), "fp32", AGREE, "of its scale 320, allowed 1e-06"),
-    "healthy, fp16": (detections(), lambda y: y.astype(np.float16).astype(np.float32), "fp16", AGREE, ""),
-    "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), "fp32", AGREE, "the tensor"),
-    "[1, N]": (FEATURES.reshape(1, -1), lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1), "fp32", FAIL,
+                             lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02), FP32, FAIL, "index 5 of axis 1"),
+    "healthy": (detections(), lambda y: y * np.float32(1 + 1e-6), FP32, AGREE, "of its scale 320, allowed 1e-06"),
+    "healthy, fp16": (detections(), lambda y: y.astype(np.float16).astype(np.float32), FP16, AGREE, ""),
+    "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), FP32, AGREE, "the tensor"),
+    "[1, N]": (FEATURES.reshape(1, -1), lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1), FP32, FAIL,
                 "the tensor"),
-    "scalar": (f32(3), lambda y: y * np.float32(1.001), "fp32", AGREE, "the tensor"),
-    "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), "fp32", FAIL, "the tensor"),
-    "row of a distribution": (PROBABILITIES, lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]), "fp32", FAIL,
+    "scalar": (f32(3), lambda y: y * np.float32(1.001), FP32, AGREE, "the tensor"),
+    "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), FP32, FAIL, "the tensor"),
+    "row of a distribution": (PROBABILITIES, lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]), FP32, FAIL,
                               "index 6 of axis 1"),
 }  # fmt: skip
 
@@ -616,7 +619,7 @@ CASES: dict[str, tuple[Array, Any, str, Status, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_slice_is_judged_by_its_own_scale(case: str, output: bool) -> None:
     reference, change, claim, status, words = CASES[case]
-    for noise in (quiet(reference), None) if claim == "fp32" else (quiet(reference),):
+    for noise in (quiet(reference), None) if claim == FP32 else (quiet(reference),):
         found = judged(reference, np.float32(change(reference)), noise, claim, output=output)
         assert found.status is status and words in found.why, found
 
@@ -626,10 +629,10 @@ def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> Non
     y = detections()
     noise = FakeNoise([y + np.float32(120)], rounded_values=y + np.float32(40))
     blank = changed(y, np.s_[:, 4:], np.zeros_like)
-    found = judged(y, blank, noise, "int8", output=True)
+    found = judged(y, blank, noise, INT8, output=True)
     assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
     assert "rounding explains that, but values off by more than 0.2 are useless" in found.why
-    assert judged(y, blank, noise, "int8").status is AGREE, "an inner tensor: what becomes of it is not known here"
+    assert judged(y, blank, noise, INT8).status is AGREE, "an inner tensor: what becomes of it is not known here"
 
 
 def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
@@ -637,19 +640,19 @@ def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> 
     y[..., 0], y[..., 1] = 0.32, 0.28
     wrong = changed(y, np.s_[0, 3], lambda v: v[np.r_[1, 0, 2:50]])
     near = FakeNoise([y], rounded_values=y + np.float32(0.02))
-    found = judged(y, wrong, near, "fp16", output=True)
+    found = judged(y, wrong, near, FP16, output=True)
     assert (found.status, found.signature) == (FAIL, Signature.MISMATCH)
     assert "1 of 6 decisions along axis 2 changed: expected class 0, got 1 (4.0e-02 less)" in found.why
-    assert judged(y, wrong, near, "fp16").status is AGREE, "no output of the model"
+    assert judged(y, wrong, near, FP16).status is AGREE, "no output of the model"
     swaps = FakeNoise([changed(y, np.s_[0, 3], lambda v: v[np.r_[1, 0, 2:50]])], rounded_values=y + np.float32(0.02))
-    assert judged(y, wrong, swaps, "fp16", output=True).signature is Signature.PRECISION
+    assert judged(y, wrong, swaps, FP16, output=True).signature is Signature.PRECISION
     for values, other in ((np.log(y), np.log(wrong)), (np.log(y) + 9, np.log(wrong) + 9)):  # LogSoftmax, logits
         padded = [np.pad(v, ((0, 0), (0, 0), (0, 950)), constant_values=-9) for v in (values, other)]
         noise = FakeNoise([padded[0]], padded[0] + np.float32(0.2))
-        found = judged(padded[0], padded[1], noise, "fp16", output=True, name="logits")
+        found = judged(padded[0], padded[1], noise, FP16, output=True, name="logits")
         assert "decisions" in found.why and found.signature is Signature.MISMATCH
     tie = changed(y, np.s_[..., 1], lambda v: v + 0.04 - 1e-5)
-    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, "fp16", output=True).status is AGREE, "a tie"
+    assert judged(tie, tie[..., np.r_[1, 0, 2:50]], near, FP16, output=True).status is AGREE, "a tie"
 
 
 def test_scores_of_0_to_1_that_are_as_good_as_0_may_be_off_by_their_own_size() -> None:
@@ -677,7 +680,7 @@ def test_jumps_behind_a_choice_excuse_no_slice_that_does_not_jump() -> None:
 
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
-CLAIMS = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
+CLAIMS = st.sampled_from([FP32, FP16, BF16, INT8])
 ORDER = {AGREE: 0, UNRESOLVED: 1, FAIL: 2}
 
 

@@ -14,9 +14,12 @@ from onnx import parser
 
 from subgraph.comparison.noise.element_types import element_types
 from subgraph.errors import ModelError
+from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
 from subgraph.verdict import Status
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
+
+FP32, FP16, BF16, INT8 = Precision
 
 Array = np.ndarray[Any, Any]
 LOOP = """g (float[16] x, int64 n, bool c) => (float[16] y) {
@@ -43,7 +46,7 @@ def test_no_value_becomes_negative_under_a_root(make: Make) -> None:
     """x + (−x) + |…|: tiny sums, and a shift from unperturbed values could push one below zero."""
     text = "g (float[256] x) => (float[256] y) { a = Mul(x, x) b = Sub(a, a) c = Add(b, tiny) y = Sqrt(c) }"
     captured = make(text, {"x": 100 * normal(256)}, tiny=f32([1e-7]))
-    for claim in ("fp32", "fp16", "bf16", "int8"):
+    for claim in (FP32, FP16, BF16, INT8):
         assert all(np.isfinite(v).all() for v in captured.noise.of("y").perturbed(claim, 4)), claim
 
 
@@ -54,15 +57,15 @@ def test_a_draw_with_nan_is_void_and_drawn_again(make: Make) -> None:
     """The difference of two equal values is perturbed to either sign: half of the draws have a negative logarithm."""
     captured = make(CANCELS, {"x": f32([9, 9, 9, 9])}, small=f32([1e-3]))
     noise = captured.noise.of("y")
-    assert all(np.isfinite(v).all() for v in noise.perturbed("fp32", 2))
+    assert all(np.isfinite(v).all() for v in noise.perturbed(FP32, 2))
 
 
 def test_where_every_draw_is_void_nothing_is_decided(make: Make) -> None:
     text = "g (float[4096] x) => (float[4096] y) { a = Exp(x) b = Exp(x) c = Sub(a, b) d = Add(c, small) y = Log(d) }"
     captured = make(text, {"x": f32(np.linspace(8, 9, 4096))}, small=f32([1e-3]))
     with pytest.raises(ModelError, match="NaN or infinities that the reference has not"):
-        captured.noise.of("y").perturbed("bf16", 1)
-    ruling = captured.judge(captured.reference("y") + 1, claim="bf16")
+        captured.noise.of("y").perturbed(BF16, 1)
+    ruling = captured.judge(captured.reference("y") + 1, claim=BF16)
     assert ruling.status is Status.UNRESOLVED and "rounding noise could not be measured" in ruling.why
 
 
@@ -71,26 +74,26 @@ def test_nan_inside_voids_a_draw_whose_outputs_are_finite(make: Make) -> None:
         a = Exp(x) b = Exp(x) c = Sub(a, b) d = Add(c, small) l = Log(d) n = IsNaN(l) y = Where(n, x, l) }"""
     captured = make(text, {"x": f32(np.linspace(8, 9, 4096))}, small=f32([1e-3]))
     with pytest.raises(ModelError, match="NaN or infinities"):
-        captured.noise.of("y").perturbed("bf16", 1)
+        captured.noise.of("y").perturbed(BF16, 1)
 
 
 def test_nan_that_the_reference_has_voids_nothing(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y) { a = Log(x) b = IsNaN(a) c = Where(b, x, a) y = Tanh(c) }"
     captured = make(text, {"x": f32([-1, 0, 2, 3])})
-    assert largest_deviation(captured.noise.of("y").perturbed("bf16", 2), captured.reference("y")) < 0.1
+    assert largest_deviation(captured.noise.of("y").perturbed(BF16, 2), captured.reference("y")) < 0.1
 
 
 # -------------------------------------------------------------------------------------------------------- exact values
 
 
-@pytest.mark.parametrize("claim", ["fp32", "fp16", "int8"])
-def test_ids_in_floats_stay(make: Make, claim: str) -> None:
+@pytest.mark.parametrize("claim", [FP32, FP16, INT8])
+def test_ids_in_floats_stay(make: Make, claim: Precision) -> None:
     """One id less is another row of the table."""
     text = "g (float[6] x) => (float[6,4] y) { i = Cast <to=7> (x) y = Gather(table, i) }"
     table = np.round(64 * normal(100, 4)) / 64
     captured = make(text, {"x": f32([1, 7, 42, 99, 0, 13])}, table=table)
     runs = captured.noise.of("y").perturbed(claim, 4)
-    if claim == "int8":  # the table has two axes and is quantized
+    if claim == INT8:  # the table has two axes and is quantized
         assert largest_deviation(runs, captured.reference("y")) < 0.1
     else:
         assert all((v == captured.reference("y")).all() for v in runs)
@@ -101,9 +104,9 @@ def test_int8_quantizes_weights_of_two_axes_per_channel(make: Make) -> None:
     w = np.stack([normal(64), 1e-3 * normal(64, seed=1)], axis=1).astype(np.float32)
     text = "g (float[1,64] x) => (float[1,2] m, float[1,2] y) { m = MatMul(x, w) y = Add(x2, b) }"
     captured = make(text, {"x": np.ones((1, 64), np.float32)}, w=w, x2=f32([[0, 0]]), b=f32([[1, -3]]))
-    for value in captured.noise.of("m").perturbed("int8", 4):
+    for value in captured.noise.of("m").perturbed(INT8, 4):
         assert abs(value[0, 1] - captured.reference("m")[0, 1]) < 1.0
-    (wide,) = captured.noise.of("m").perturbed("int8", 1)
+    (wide,) = captured.noise.of("m").perturbed(INT8, 1)
     assert np.isfinite(wide).all()
 
 
@@ -113,7 +116,7 @@ def test_quantized_weights_are_exact_in_int8(make: Make) -> None:
     captured = make(
         "g (int64[8] x) => (float[8,8] y) { y = Gather(w, x) }", {"x": np.arange(8)}, w=q * np.float32(0.01)
     )
-    assert (captured.noise.of("y").perturbed("int8", 1)[0] == captured.reference("y")).all()
+    assert (captured.noise.of("y").perturbed(INT8, 1)[0] == captured.reference("y")).all()
 
 
 # -------------------------------------------------------------------------------------------------------- bodies
@@ -130,17 +133,17 @@ def test_noise_enters_bodies(make: Make, text: str, feeds: dict[str, Array]) -> 
     """A healthy runtime in float16 rounds inside too: its error is within the noise."""
     captured = make(text, feeds, w=normal(16, 16), half=np.float32(1.7))
     noise = captured.noise.of("y")
-    rounding = largest_deviation([noise.rounded("fp16")], captured.reference("y"))
-    size = largest_deviation(noise.perturbed("fp16", 4), captured.reference("y"))
+    rounding = largest_deviation([noise.rounded(FP16)], captured.reference("y"))
+    size = largest_deviation(noise.perturbed(FP16, 4), captured.reference("y"))
     assert 0.3 < size / rounding < 10
-    assert captured.judge(noise.rounded("fp16"), claim="fp16").status is Status.AGREE
+    assert captured.judge(noise.rounded(FP16), claim=FP16).status is Status.AGREE
 
 
 def test_a_body_is_perturbed_where_the_outputs_do_not_round(make: Make) -> None:
     """Two thousand steps of a loop: noise at the output of the Loop alone would be one rounding."""
     captured = make(LOOP, {"x": normal(16), "n": np.array(40), "c": np.array(True)}, half=np.float32(1.0))
     scale = np.abs(captured.reference("y")).max()
-    assert largest_deviation(captured.noise.of("y").perturbed("bf16", 4), captured.reference("y")) > 3 * 2**-9 * scale
+    assert largest_deviation(captured.noise.of("y").perturbed(BF16, 4), captured.reference("y")) > 3 * 2**-9 * scale
 
 
 def test_shapes_exponents_and_counters_in_bodies_stay(make: Make) -> None:
@@ -151,7 +154,7 @@ def test_shapes_exponents_and_counters_in_bodies_stay(make: Make) -> None:
             p = Pow(v, two) j = Add(i, i) w = Reshape(p, k) }> }"""
     weights = {"two": np.float32(2), "one": np.float32(1)}
     captured = make(text, {"x": f32([-1.1, 1, 2, -3]), "n": np.array(2), "c": np.array(True)}, **weights)
-    for value in captured.noise.of("y").perturbed("bf16", 4):
+    for value in captured.noise.of("y").perturbed(BF16, 4):
         assert value.shape == (4,) and np.isfinite(value).all()
 
 
@@ -162,15 +165,15 @@ def test_rounded_runs_underflow_as_float16_does(make: Make) -> None:
     """1e-5 is a subnormal number of float16, 1e-8 is none: a relative noise shows neither."""
     text = "g (float[3] x) => (float[3] y) { a = Mul(x, small) y = Mul(a, large) }"
     captured = make(text, {"x": f32([1, 1e-3, 1e-6])}, small=f32([1e-2]), large=f32([1e4]))
-    low = captured.noise.of("y").rounded("fp16")
+    low = captured.noise.of("y").rounded(FP16)
     expected = captured.reference("y")
     assert low[2] == 0 < expected[2] and 1e-4 < abs(low[1] / expected[1] - 1) < 0.1
-    assert largest_deviation(captured.noise.of("y").perturbed("fp16", 4)[:1], expected) < expected[0] * 2**-9
+    assert largest_deviation(captured.noise.of("y").perturbed(FP16, 4)[:1], expected) < expected[0] * 2**-9
 
 
 def test_rounded_to_int8_has_few_levels(make: Make) -> None:
     captured = make("g (float[4096] x) => (float[4096] y) { y = Tanh(x) }", {"x": normal(4096)})
-    low = captured.noise.of("y").rounded("int8")
+    low = captured.noise.of("y").rounded(INT8)
     assert len(np.unique(low)) <= 257 and np.abs(low - captured.reference("y")).max() < 6 / 255
 
 

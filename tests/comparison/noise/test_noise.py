@@ -21,9 +21,10 @@ from onnx import helper
 from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.noise.rounding_nodes import Constants, NodeWriter, noise_scale, write_perturbed
-from subgraph.comparison.precision import EPS, FLOATS
+from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
+from subgraph.precision import Precision
 from subgraph.runtime.backends import ort
 from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
@@ -35,9 +36,11 @@ from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
 from tests.helpers.examples import examples
 
+FP32, FP16, BF16, INT8 = Precision
+
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
-CLAIMS = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
+CLAIMS = st.sampled_from([FP32, FP16, BF16, INT8])
 TYPES = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
 ANY = nps.arrays(np.float32, nps.array_shapes(max_side=6), elements=st.floats(width=32))
 
@@ -64,7 +67,7 @@ def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
 # -------------------------------------------------------------------------------------------------------- values
 
 
-Perturb = Callable[[Array, str, int], Array]
+Perturb = Callable[[Array, Precision, int], Array]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,7 @@ def perturbed(tmp_path_factory: pytest.TempPathFactory) -> Perturb:
     folder = tmp_path_factory.mktemp("perturbed")
     runs: dict[tuple[str, str], Any] = {}
 
-    def perturb_values(x: Array, claim: str, key: int) -> Array:
+    def perturb_values(x: Array, claim: Precision, key: int) -> Array:
         dtype = x.dtype.name
         if (dtype, claim) not in runs:
             write = NodeWriter(Constants("c"), 17, "n")
@@ -100,7 +103,7 @@ def perturbed(tmp_path_factory: pytest.TempPathFactory) -> Perturb:
 @LAW
 @given(ANY, CLAIMS, st.integers(0, 2**64 - 1), st.sampled_from(TYPES))
 def test_equal_values_move_alike_and_by_no_more_than_rounding(
-    perturbed: Perturb, values: Array, claim: str, key: int, dtype: Any
+    perturbed: Perturb, values: Array, claim: Precision, key: int, dtype: Any
 ) -> None:
     with np.errstate(over="ignore"):
         x = values.astype(dtype)
@@ -111,14 +114,14 @@ def test_equal_values_move_alike_and_by_no_more_than_rounding(
         assert len(np.unique(y.reshape(-1)[same].view(f"u{x.itemsize}"))) == 1
     assert (np.isfinite(after) == np.isfinite(before)).all() and (after[before == 0] == 0).all()
     fits = np.abs(before) <= perturb.MAX_PERTURBED
-    eps = max(EPS[claim], FLOATS[np.dtype(dtype).name])
+    eps = max(claim.eps, FLOATS[np.dtype(dtype).name])
     span = float(np.ptp(np.append(before[fits], 0)))
-    limit = span / 255 if claim == "int8" else np.abs(before) * eps
+    limit = span / 255 if claim == INT8 else np.abs(before) * eps
     own = np.abs(before) * FLOATS[np.dtype(dtype).name] * (2 if x.itemsize < 4 else 1) + 2.0**-24  # of its own type
     with np.errstate(invalid="ignore"):
         moved = np.abs(after - before)
     assert (moved[fits] <= (1.37 * limit + own + 1e-30 * np.abs(before))[fits]).all()
-    if claim != "int8":
+    if claim != INT8:
         assert (np.sign(after[fits]) == np.sign(before[fits])).all()
 
 
@@ -131,7 +134,7 @@ def test_random_numbers_have_the_mean_square_of_uniform_ones_and_are_independent
     x = x[x > 0.01]
     keys = [perturb.key_of(*which) for which in (("t", 0, 0), ("t", 0, 1), ("t", 1, 0), ("s", 0, 0), ("t", 0, 0, 1))]
     before = x.astype(np.float64)
-    runs = [(perturbed(x, "bf16", key).astype(np.float64) - before) / before / EPS["bf16"] for key in keys]
+    runs = [(perturbed(x, BF16, key).astype(np.float64) - before) / before / BF16.eps for key in keys]
     for u in runs:
         assert np.abs(u).max() < 1.37 + (dtype is ml_dtypes.bfloat16)
         assert abs(u.mean()) < 8 / len(x) ** 0.5
@@ -141,11 +144,11 @@ def test_random_numbers_have_the_mean_square_of_uniform_ones_and_are_independent
 
 def test_opposite_values_move_oppositely(perturbed: Perturb) -> None:
     x = normal(1000)
-    assert (perturbed(-x, "fp16", 5) == -perturbed(x, "fp16", 5)).all()
+    assert (perturbed(-x, FP16, 5) == -perturbed(x, FP16, 5)).all()
 
 
-@pytest.mark.parametrize("claim", ["fp32", "fp16", "bf16", "int8"])
-def test_masks_stay_and_nothing_overflows(perturbed: Perturb, claim: str) -> None:
+@pytest.mark.parametrize("claim", [FP32, FP16, BF16, INT8])
+def test_masks_stay_and_nothing_overflows(perturbed: Perturb, claim: Precision) -> None:
     lowest = float(np.finfo(np.float32).min)
     mask = np.array([lowest, -np.inf, np.inf, 0, 1], np.float32)
     assert (perturbed(mask, claim, 3)[:4] == mask[:4]).all()
@@ -156,7 +159,7 @@ def test_masks_stay_and_nothing_overflows(perturbed: Perturb, claim: str) -> Non
 def test_int8_leaves_the_plateau_of_a_mask_and_stays_within_the_range(perturbed: Perturb) -> None:
     scores = np.where(np.arange(64) % 4 == 0, f32(-10000), np.abs(normal(64)))
     for key in range(8):
-        moved = perturbed(scores.astype(np.float32), "int8", key)
+        moved = perturbed(scores.astype(np.float32), INT8, key)
         rest = scores > -1e4
         assert (moved[~rest] == -10000).all() and 0 < np.abs(moved - scores)[rest].max() < 0.03
         assert moved[rest].min() >= 0 and moved.max() <= scores.max()
@@ -188,18 +191,18 @@ def test_exact_ops_add_nothing(make: Make, perturbed: Perturb, op: str) -> None:
         "low": np.float32(0.1),
     }
     captured = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
-    for k, output in enumerate(captured.noise.of("y").perturbed("bf16", 2)):
-        fed = perturbed(x, "bf16", perturb.key_of("0", 0, k))  # the first key
+    for k, output in enumerate(captured.noise.of("y").perturbed(BF16, 2)):
+        fed = perturbed(x, BF16, perturb.key_of("0", 0, k))  # the first key
         allowed = np.concatenate([fed.reshape(-1), f32([0, 0.1])])
         assert np.isin(output, allowed).all() and (output != captured.reference("y")).any()
 
 
-def test_runs_repeat_with_a_seed_and_differ_without(make: Make) -> None:
+def test_runs_repeat_and_differ_from_each_other(make: Make) -> None:
     text = "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Softmax(a) }"
     x, w = normal(8, 8), normal(8, 8, seed=1)
-    first, same, other = (make(text, {"x": x}, w=w, seed=s).noise.of("y").perturbed("fp32", 2) for s in (0, 0, 1))
+    first, same = (make(text, {"x": x}, w=w).noise.of("y").perturbed(FP32, 2) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, same, strict=True))
-    assert (first[0] != first[1]).any() and (first[0] != other[0]).any()
+    assert (first[0] != first[1]).any()
 
 
 EQUAL = "g (float[1,64] x) => (float[1,64] y) { a = MatMul(x, w) y = Softmax(a) }"
@@ -210,23 +213,23 @@ def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
     x = 1e6 * (2 + normal(1, 64))
     captured = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
     noise, right = captured.noise.of("y"), captured.reference("y")
-    assert largest_deviation(noise.perturbed("fp32", 4), right) < 1e-6
-    assert largest_deviation(noise.with_broken_ties("fp32", 4, 10.0), right) > 0.1
+    assert largest_deviation(noise.perturbed(FP32, 4), right) < 1e-6
+    assert largest_deviation(noise.with_broken_ties(FP32, 4, 10.0), right) > 0.1
     other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
-    assert not other.with_broken_ties("fp32", 4, 10.0), "these sums differ"
+    assert not other.with_broken_ties(FP32, 4, 10.0), "these sums differ"
 
 
 def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
     memo, made = stored_runs(tmp_path)
     for _ in range(2):
         noise = make(EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo).noise.of("y")
-        assert len(noise.with_broken_ties("fp32", 2, 10.0)) == 2
+        assert len(noise.with_broken_ties(FP32, 2, 10.0)) == 2
     assert len(made) == 3, "one run that shows the ties, and two that break them"
 
 
 @LAW
 @given(ANY, CLAIMS, st.integers(0, 2**64 - 1))
-def test_untied_shifts_are_finite_and_differ_for_equal_values(values: Array, claim: str, key: int) -> None:
+def test_untied_shifts_are_finite_and_differ_for_equal_values(values: Array, claim: Precision, key: int) -> None:
     by = perturb.untied_shift(values, claim, key, 3.0)
     assert by.shape == values.shape and np.isfinite(by).all() and (by[values == 0] == 0).all()
     same = np.full(values.shape, 7, np.float32)
@@ -239,7 +242,7 @@ def test_noise_grows_with_eps(make: Make) -> None:
     )
     sizes = [
         largest_deviation(captured.noise.of("y").perturbed(claim, 4), captured.reference("y"))
-        for claim in ("fp32", "fp16", "bf16")
+        for claim in (FP32, FP16, BF16)
     ]
     assert 1e-8 < sizes[0] < 1e-5 and 500 < sizes[1] / sizes[0] < 50_000 and 4 < sizes[2] / sizes[1] < 16
 
@@ -248,9 +251,9 @@ def test_parameters_and_exponents_stay(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Pow(x, two) z = Clip(x, two, high) }"
     x = f32([-1, 1e3, 3, 9])
     captured = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
-    for output in captured.noise.of("z").perturbed("bf16", 3):
+    for output in captured.noise.of("z").perturbed(BF16, 3):
         assert output[0] == 2 and output[1] == 5 and output[3] == 5
-    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed("bf16", 3)), "(-1) to a power of 2.01 is NaN"
+    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed(BF16, 3)), "(-1) to a power of 2.01 is NaN"
 
 
 def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
@@ -260,15 +263,15 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
         q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""
     weights = {"scale": f32([1, 1, 2, 3]), "roi": np.zeros(0, np.float32)}
     captured = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
-    assert [d.shape for d in captured.noise.of("y").perturbed("bf16", 4)] == [(1, 1, 6, 9)] * 4
+    assert [d.shape for d in captured.noise.of("y").perturbed(BF16, 4)] == [(1, 1, 6, 9)] * 4
 
 
 def test_a_weight_behind_a_constant_chain_moves(make: Make) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
     captured = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
-    assert "w" in captured.noise.sites.rounded and captured.region.pulled
-    assert largest_deviation(captured.noise.of("y").perturbed("fp32", 4), captured.reference("y")) > 0
+    assert "w" in captured.noise.sampler.sites.rounded and captured.region.pulled
+    assert largest_deviation(captured.noise.of("y").perturbed(FP32, 4), captured.reference("y")) > 0
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "double"])
@@ -278,16 +281,16 @@ def test_other_float_types(make: Make, kind: str) -> None:
     text = f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
     captured = make(text, {"x": normal(32)}, w=normal(32, seed=1))
     assert captured.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
-    (output,) = captured.noise.of("y").perturbed("fp32", 1)
+    (output,) = captured.noise.of("y").perturbed(FP32, 1)
     assert output.dtype == dtype and 0 < largest_deviation([output], captured.reference("y")) < 0.1
 
 
 def test_float16_weights_and_nodes(make: Make) -> None:
     text = "g (float16[4,4] x) => (float16[4,4] y) { a = MatMul(x, w) y = Relu(a) }"
     captured = make(text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16))
-    size = largest_deviation(captured.noise.of("y").perturbed("fp32", 4), captured.reference("y"))
+    size = largest_deviation(captured.noise.of("y").perturbed(FP32, 4), captured.reference("y"))
     assert 2**-14 < size / np.abs(captured.reference("y")).max() < 2**-7
-    assert captured.noise.of("y").rounded("bf16").dtype == np.float16
+    assert captured.noise.of("y").rounded(BF16).dtype == np.float16
 
 
 def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
@@ -296,7 +299,7 @@ def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
         y = If (c) <then_branch = t () => (float[4] p) { p = Mul(a, w) },
                     else_branch = e () => (float[4] r) { r = Identity(a) }> }"""
     captured = make(text, {"x": normal(4), "c": np.array(True)}, w=normal(4, seed=3))
-    assert largest_deviation(captured.noise.of("y").perturbed("bf16", 4), captured.reference("y")) > 0
+    assert largest_deviation(captured.noise.of("y").perturbed(BF16, 4), captured.reference("y")) > 0
 
 
 def test_rounded_is_what_the_type_holds(make: Make) -> None:
@@ -305,16 +308,16 @@ def test_rounded_is_what_the_type_holds(make: Make) -> None:
     with np.errstate(over="ignore"):
         low = [v.astype(np.float16) for v in (captured.feeds["x"], f32([0.1, 300, 1, 2]))]
         y = np.multiply(*low).astype(np.float32)
-    assert (captured.noise.of("y").rounded("fp16") == y).all() and np.isinf(y[1])
-    assert captured.noise.of("y").rounded("bf16")[0] == np.float32(ml_dtypes.bfloat16(0.1))
-    assert captured.noise.of("z").rounded("fp16").dtype == np.float32
+    assert (captured.noise.of("y").rounded(FP16) == y).all() and np.isinf(y[1])
+    assert captured.noise.of("y").rounded(BF16)[0] == np.float32(ml_dtypes.bfloat16(0.1))
+    assert captured.noise.of("z").rounded(FP16).dtype == np.float32
 
 
 def test_bfloat16_before_casts_made_it(make: Make) -> None:
     """Veltkamp's splitting gives the same as a Cast, but for exact ties; masks stay."""
     x = np.concatenate([normal(1000) * 1e3, f32([0, 1e-30, 1e29, -3.4e38])])
     text = "g (float[1004] x) => (float[1004] y) { a = Relu(x) n = Neg(x) b = Relu(n) y = Sub(a, b) }"
-    old, new = (make(text, {"x": x}, opset=opset).noise.of("y").rounded("bf16") for opset in (9, 17))
+    old, new = (make(text, {"x": x}, opset=opset).noise.of("y").rounded(BF16) for opset in (9, 17))
     assert (old[:-1] == new[:-1]).all() and old[-1] < -1e38
 
 
@@ -341,8 +344,8 @@ def test_a_ranking_holds_the_values_compared(make: Make) -> None:
     text = """g (float[2,5] x) => (int64[2] i, float[2,5] e) {
         e = Exp(x) j = ArgMax <axis=1, keepdims=0> (e) i = Identity(j) }"""
     captured = make(text, {"x": normal(2, 5)})
-    ranking = captured.noise.of("i").ranking("fp32")
-    assert ranking is not None and captured.noise.of("e").ranking("fp32") is None
+    ranking = captured.noise.of("i").ranking(FP32)
+    assert ranking is not None and captured.noise.of("e").ranking(FP32) is None
     assert (ranking.values == captured.reference("e")).all() and ranking.axis == 1
     assert (ranking.noise <= 2**-20 * ranking.values).all() and (ranking.noise > 0).mean() > 0.5
 
@@ -350,8 +353,8 @@ def test_a_ranking_holds_the_values_compared(make: Make) -> None:
 def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
     memo, made = stored_runs(tmp_path)
     text, x = "g (float[4] x) => (float[4] y) { y = Exp(x) }", normal(4)
-    first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed("fp32", 4)
-    again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed("fp32", 8)
+    first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 4)
+    again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 8)
     assert len(made) == 8 == len(set(made)) and all((a == b).all() for a, b in zip(first, again, strict=False))
 
 
@@ -375,7 +378,7 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     (captured,) = capture_samples(reference, graph, above, stems, samples, into)
     tensors = {name: tensor.within(str(into / "0")) for name, tensor in captured.tensors.items()}
     noise = RegionNoise(graph, region, reference, tensors, tmp_path / "scratch")
-    (output,) = noise.of("z").perturbed("fp32", 1)
+    (output,) = noise.of("z").perturbed(FP32, 1)
     assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
 
 
@@ -385,7 +388,7 @@ def test_a_shape_that_depends_on_values(make: Make) -> None:
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     noise = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0])).noise
-    assert len({d.shape for d in noise.of("y").perturbed("bf16", 4)}) > 1
+    assert len({d.shape for d in noise.of("y").perturbed(BF16, 4)}) > 1
 
 
 def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
@@ -395,4 +398,4 @@ def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
     captured = make(text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1]))
     for _ in range(2):
         with pytest.raises(ModelError, match="does not run with noise"):
-            captured.noise.of("y").perturbed("int8", 8)
+            captured.noise.of("y").perturbed(INT8, 8)

@@ -1,0 +1,53 @@
+"""The precision that a candidate claims to compute in."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """What is known of the arithmetic; the finest comes first.
+
+    Attributes:
+        eps: unit roundoff: rounding to nearest changes x by at most eps·|x|. Of int8 one of 255 steps over the tensor's
+            range.
+        dtype: the element type whose rounding is meant.
+        largest: larger values are infinite; not of float32, in which the reference computes.
+        half_step: half of the smallest step; values of tensors do not reach that of other types.
+
+    >>> Precision("fp16").eps, max(Precision.FP16, Precision.FP32, key=Precision.roundoff).dtype
+    (0.00048828125, 'float16')
+    """
+
+    eps: float
+    dtype: str
+    largest: float
+    half_step: float
+
+    # 1 + 23 stored bits (binary32), 1 + 10 (binary16), 1 + 7 (bfloat16): IEEE 754-2019, table 3.5.
+    FP32 = "fp32", 2.0**-24, "float32"
+    FP16 = "fp16", 2.0**-11, "float16", 65504.0, 2.0**-25
+    BF16 = "bf16", 2.0**-8, "bfloat16", 3.3895313892515355e38
+    INT8 = "int8", 1 / 255, "int8"
+
+    def __new__(
+        cls, word: str, eps: float = 0.0, dtype: str = "", largest: float = math.inf, half_step: float = 0.0
+    ) -> Precision:
+        made = str.__new__(cls, word)
+        made._value_, made.eps, made.dtype, made.largest, made.half_step = word, eps, dtype, largest, half_step
+        return made
+
+    @property
+    def narrow(self) -> bool:
+        """Is it a float type of 16 bits?"""
+        return math.isfinite(self.largest)
+
+    def roundoff(self) -> float:
+        """`eps`, as a key for `max`: the coarsest of several."""
+        return self.eps
+
+    @classmethod
+    def of_type(cls, dtype: str) -> Precision:
+        """That of correct arithmetic in an element type."""
+        return next((p for p in cls if p.dtype == dtype), cls.FP32)

@@ -1,0 +1,215 @@
+"""A model, and what the reference says of its regions: values, cuts, runs, rounding noise. No candidate is run here."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.graph import protobuf
+from subgraph.graph import region as regions
+from subgraph.graph.cut import Cut, cut_region, freezable
+from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.graph.region import Region
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.digest import digest
+from subgraph.storage.store import Store
+from subgraph.storage.tensors import Record
+from subgraph.version import __version__
+
+ROOT = Path("/")  # captured values have absolute paths
+
+
+@dataclass(kw_only=True)
+class ReferenceModel:
+    """One model on the reference. Several threads may share it.
+
+    Attributes:
+        store: keeps results across sessions.
+        scratch: a folder for files that live as long as the session.
+        freeze: tensors that compute shapes become constants in the cuts.
+        known: tensors of which each side has values, where one of them has some only.
+        roundings: runs the model itself, where the reference is what the model was made from.
+    """
+
+    graph: Graph
+    reference: Reference
+    values: ReferenceValues
+    store: Store
+    scratch: Path
+    freeze: bool = True
+    known: frozenset[str] | None = None
+    roundings: Reference | None = None
+    _weight_digests: dict[str, str] = field(default_factory=dict)
+    _noise: dict[Any, RegionNoise] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    # ------------------------------------------------------------------------------------------------ regions
+
+    def whole(self, outputs: Collection[str] = ()) -> Region:
+        """The whole model, with these tensors as further outputs."""
+        return self._above_outputs(outputs) if outputs else self._whole
+
+    @cached_property
+    def _whole(self) -> Region:
+        return self._above_outputs(())
+
+    def _above_outputs(self, further: Collection[str]) -> Region:
+        graph = self.graph
+        outputs = [*(n for n in graph.outputs if n in graph.maker), *further]
+        region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
+        # without what only nodes that no output needs read
+        return replace(region, outputs=tuple(n for n in region.outputs if n in outputs))
+
+    @property
+    def comparable(self) -> Collection[str] | None:
+        """Tensors of which both sides have values; None for all."""
+        return self.known
+
+    def tensors(self) -> list[str]:
+        """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""
+        whole = self.whole()
+        names = [n for i in whole.nodes for n in self.graph.makes[i]]
+        kinds = self.graph.kinds(names)
+        read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.graph.outputs)
+        known = kinds.keys() if self.comparable is None else self.comparable
+        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in known]
+
+    # ------------------------------------------------------------------------------------------------ values, cuts
+
+    def capture(self, region: Region) -> None:
+        """Have the reference compute the values at a region's boundary, unless they are known.
+
+        Raises:
+            InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+        """
+        self.values.need([*region.inputs, *region.shapes, *region.outputs])
+
+    def values_with(self, *feeds: Feeds) -> Feeds:
+        """Per sample all values that are known, those in `feeds` in place of the reference's."""
+        samples = zip(self.values.records, *feeds, strict=True)
+        return [{name: record for tensors in sample for name, record in tensors.items()} for sample in samples]
+
+    def sample_groups(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Feeds]]:
+        """Samples that one cut serves, by index, with their tensors: equal input shapes, equal frozen values."""
+        self.capture(region)
+        records = self.values.records if feeds is None else self.values_with(feeds)
+        groups: dict[Any, tuple[list[int], list[Mapping[str, Record]]]] = {}
+        for k, sample in enumerate(records):
+            shapes = tuple(sample[n].shapes for n in region.inputs)
+            frozen = freezable(region, [sample]) if self.freeze and len(records) > 1 else ()
+            values = tuple(self.values.digest([sample[n]])[0] for n in frozen)
+            samples, tensors = groups.setdefault((shapes, values), ([], []))
+            samples.append(k)
+            tensors.append(sample)
+        return list(groups.values())
+
+    def cut(self, region: Region, records: Feeds) -> Cut:
+        """The cut that serves samples of one group.
+
+        Raises:
+            ModelError: the region cannot be cut.
+        """
+        return cut_region(self.graph, region, records, ROOT, freeze=self.freeze)
+
+    def cuts(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Cut]]:
+        """The cuts of a region, each with the samples that it serves. Raises: as `capture` and `cut`."""
+        return [(samples, self.cut(region, records)) for samples, records in self.sample_groups(region, feeds)]
+
+    # ------------------------------------------------------------------------------------------------ runs
+
+    def run_on_reference(self, region: Region, feeds: Feeds | None = None) -> Feeds:
+        """The reference's outputs of a region; tensors in `feeds` replace the values that enter it.
+
+        Raises:
+            ModelError: the reference cannot run the region on these values.
+        """
+        outputs: list[Mapping[str, Record]] = [{}] * len(self.values.samples)
+        for samples, records in self.sample_groups(region, feeds):
+            cut = self.cut(region, records)
+            made = self.run_model(cut.model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
+            for k, sample in zip(samples, made, strict=True):
+                outputs[k] = sample
+        return outputs
+
+    def run_model(
+        self, model: protobuf.ModelProto, feeds: Sequence[Sequence[Record]], outputs: Sequence[str]
+    ) -> list[dict[str, Record]]:
+        """The reference's outputs of a model with our weights; the files live as long as the session.
+
+        Raises:
+            ModelError: the reference cannot run it on these values.
+        """
+        stems = {name: f"o{i}" for i, name in enumerate(outputs)}
+        samples = []
+        with self.temporary_folder() as folder, self.reference.exclusive():
+            self.reference.load_model(folder.name, model, self.graph.path, folder)
+            for sample in feeds:
+                into = self.new_folder()
+                run = self.reference.run(folder.name, into, stems, sample)
+                samples.append({r.name: r.within(str(into)) for r in run.tensors})
+            self.reference.drop(folder.name)
+        return samples
+
+    def new_folder(self) -> Path:
+        """A new folder that lives as long as the session."""
+        return Path(tempfile.mkdtemp(prefix="trial-", dir=self.scratch))
+
+    @contextlib.contextmanager
+    def temporary_folder(self) -> Iterator[Path]:
+        """A new folder that lives as long as the block."""
+        with tempfile.TemporaryDirectory(prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    # ------------------------------------------------------------------------------------------------ noise
+
+    def noise(self, region: Region, k: int) -> RegionNoise:
+        """The rounding noise of a region for sample `k`."""
+        place = (region.nodes, region.outputs, k)
+        with self._lock:
+            if place not in self._noise:
+                self._noise[place] = self.region_noise(region, self.values.records[k])
+            return self._noise[place]
+
+    def region_noise(self, region: Region, tensors: Mapping[str, Record]) -> RegionNoise:
+        """The rounding noise of a region that is fed with these tensors and has these outputs."""
+        runs = self.roundings or self.reference
+
+        def key(label: str) -> str:
+            return digest("noise/1", self.region_key(region, [tensors]), runs.identity(), label)
+
+        return RegionNoise(
+            self.graph, region, runs, tensors, self.scratch,
+            lambda label, make: self.store.memo(key(label), make), moved=self.roundings is not None,
+        )  # fmt: skip
+
+    def region_key(self, region: Region, records: Feeds, *more: str) -> str:
+        """A hash of the model's structure, the region's weights, boundary and values, fed and frozen; and of `more`."""
+        entering = [*region.inputs, *region.shapes]
+        return digest(
+            __version__,
+            self.graph.skeleton.structure,
+            [self._weight_digest(name) for name in region.weights],
+            list(region.nodes),
+            entering,
+            list(region.outputs),
+            self.freeze,
+            *more,
+            *(self.values.digest([sample[n] for n in entering]) for sample in records),
+        )
+
+    def _weight_digest(self, name: str) -> str:
+        """Of a weight in the file's raw data; smaller ones are part of the structure's digest: ""."""
+        if name not in self._weight_digests:
+            tensor = self.graph.weights.get(name)
+            on_disk = tensor is not None and protobuf.on_disk(tensor)
+            self._weight_digests[name] = protobuf.weights_digest([tensor], self.graph.path) if on_disk else ""
+        return self._weight_digests[name]
