@@ -23,10 +23,9 @@ from benchmarks.report import table
 from fixtures import device
 from subgraph.graph.graph import load
 from subgraph.recordings import compare, interval
-from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, open_trials
 
 
 def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong: int, seed: int) -> tuple[bool, int]:
@@ -38,10 +37,11 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         left = device.dumps(model, kind, seed + wrong)
         device.save(device.run(model, data, wrong, seed), data, left, home / "dump")
         graph = load(home / "net.onnx")
-        with open_runs(graph, RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
-            setup = Setup(candidate_of(runs, None), fed, home / "out", stored=False)
-            with open_trials(graph, setup, reference) as trials:
-                found = interval.find_intervals(trials, compare.compare_run(trials, runs[0]))
+        with (
+            open_runs(graph, RecordingOptions((RecordedFolder(home / "dump"),)), Feeding()) as recorded,
+            recorded.trials(graph, reference, home / "out") as (trials, runs),
+        ):
+            found = interval.find_intervals(compare.compare_run(trials, runs[0]))
         if not found:
             return False, 0
         nodes = found[0].region.nodes

@@ -16,6 +16,7 @@ _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\
 
 _LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # of a URL: user, password, or a token in their place
 MASK = "****@"  # in its place, as pip shows it
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 SHORTLIST = 200  # names that `nearest` compares in full
@@ -29,6 +30,16 @@ def clean(name: str) -> str:
     """
     text = _UNSAFE.sub("", name)
     return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
+
+
+def cell(text: str) -> str:
+    """A text for a cell of a spreadsheet: cleaned, and it never starts a formula.
+
+    >>> cell("=1+1\\n")
+    "'=1+1"
+    """
+    shown = clean(text)
+    return f"'{shown}" if shown.startswith(FORMULA) else shown
 
 
 def clean_lines(text: str) -> str:

@@ -129,8 +129,8 @@ def opened(
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings:
-            runs, feeding = stack.enter_context(open_runs(graph, recordings, setup.feeding))
-            setup = replace(setup, feeding=feeding)
+            found = stack.enter_context(open_runs(graph, recordings, setup.feeding))
+            runs, setup = found.runs, replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
         there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output)

@@ -13,7 +13,6 @@ from subgraph import project
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
-    FOLDER_NAME_CHARS,
     TensorChoice,
     compare_recorded,
     recording_options,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from subgraph.trials.compare import Comparison, ComparisonRow
     from subgraph.trials.session import Setup
 
+FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MOST_BODIES = 4  # that a note lists
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 JUDGED = ("status", "signature", "label", "sample", *METRICS)

@@ -204,7 +204,7 @@ class _Check:
 def _compared(check: _Check, graph: Graph, original: conversion.Original, head: str, folder: Path) -> Result:
     """Both models on the same inputs, tensor by tensor where names survive. They agree only if all outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
-    from subgraph.recordings.runs import RecordingOptions
+    from subgraph.recordings.runs import RecordedFolder, RecordingOptions
     from subgraph.reports.text import render_compared
 
     resolve.log_random_inputs(check.feeding)
@@ -215,7 +215,8 @@ def _compared(check: _Check, graph: Graph, original: conversion.Original, head: 
         unpaired = conversion.original_values(original, graph, [_files(sample) for sample in fed.records], recorded)
         if not any(recorded.glob("*.npz")):
             return _unchecked(graph.path, head, unpaired)
-        options, choice = RecordingOptions((recorded,), seeded=True), TensorChoice(every_output=True)
+        options = RecordingOptions((RecordedFolder(recorded),), seeded=True)
+        choice = TensorChoice(every_output=True)
         found = compare_recorded(
             graph.path, options, fed, check.criterion, check.reference(), check.parent, choice, None
         )

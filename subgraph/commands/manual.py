@@ -111,8 +111,9 @@ def start(
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings.folders:
-            runs, feeding = stack.enter_context(open_runs(graph, recordings, feeding))
-            request = replace(request, precision=request.precision or precision_of(runs))
+            found = stack.enter_context(open_runs(graph, recordings, feeding))
+            runs, feeding = found.runs, found.feeding
+            request = replace(request, precision=request.precision or precision_of(found))
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=feeding.options, notes=notes)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from subgraph.commands.recorded import interval_lines
@@ -12,7 +13,7 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from subgraph.bisection.manual.records import RecordedEvidence
     from subgraph.recordings.run_comparison import RunComparison
-    from subgraph.recordings.runs import RecordedRun
+    from subgraph.recordings.runs import RecordedRun, RecordedRuns
     from subgraph.storage.tensors import Record
     from subgraph.trials.trial import Trials
 
@@ -32,13 +33,13 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
 
     (run,) = limit_samples([run_of_device(runs)], len(trials.values.samples))
     compared = compare_run(trials, run)
-    other = [name for name, row in compared.inputs.items() if row.failing]
+    other = compared.other_input
     if compared.wrong_input or other:
         what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
         raise InputError(what, "-i what the device was fed; or start without --recorded")
     graph = trials.graph
     weights = interval.node_weights(graph)
-    intervals = interval.find_intervals(trials, compared, weights)
+    intervals = interval.find_intervals(compared, weights)
     document = result_folder.document(
         trials, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
     )
@@ -50,33 +51,26 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
             single = alone is not None and len(place.region.nodes) == 1
             own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
     wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}
-    nodes, outputs = [list(place.region.nodes) for place in places], _outputs(trials, compared)
+    nodes, outputs = [list(place.region.nodes) for place in places], _outputs(compared)
     return RecordedEvidence(run.name, interval_lines(document), wrong, own_errors, nodes, outputs)
 
 
-def precision_of(runs: Sequence[RecordedRun]) -> str | None:
+def precision_of(recorded: RecordedRuns) -> str | None:
     """What the device that recorded these runs computes in, where the types of the files tell."""
-    from subgraph.recordings.runs import candidate_of
-
-    precision = candidate_of(runs, None).precision
+    precision = replace(recorded, precision=None).candidate.precision
     return None if precision == "fp32" else precision
 
 
-def _outputs(trials: Trials, compared: RunComparison) -> list[list[Record]]:
+def _outputs(compared: RunComparison) -> list[list[Record]]:
     """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
-    from subgraph.recordings.reference_tensors import reference_value
-
-    names, samples = trials.whole().outputs, enumerate(compared.matched)
-    if not all(name in compared.rows and compared.rows[name].compared for name in names):
+    trials, rows = compared.trials, compared.rows
+    names = trials.whole().outputs
+    if not all(name in rows and rows[name].compared and name in m.matches for name in names for m in compared.matched):
         return []
-    outputs: list[list[Record]] = []
-    for k, matched in samples:
-        references = {name: reference_value(trials, name, k) for name in names}
-        if any(value is None or name not in matched.matches for name, value in references.items()):
-            return []
-        folder = trials.new_folder()
-        outputs.append([
-            matched.matches[name].save(value, folder, f"o{i}")
-            for i, (name, value) in enumerate(references.items()) if value is not None
-        ])  # fmt: skip
-    return outputs if len(outputs) == len(trials.values.samples) else []
+    if len(compared.matched) != len(trials.values.samples):
+        return []
+    folders = [trials.new_folder() for _ in compared.matched]
+    return [
+        [matched.save(name, folder, f"o{i}") for i, name in enumerate(names)]
+        for matched, folder in zip(compared.matched, folders, strict=True)
+    ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from subgraph.recordings.document import RecordedDocument, RecordedTensor, RunSummary
     from subgraph.recordings.msaccucmp import Advice
     from subgraph.recordings.result_folder import IntervalDocument, IntervalFinding
-    from subgraph.recordings.runs import RecordedRun, RecordingOptions
+    from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MSACCUCMP = "msaccucmp"
 MAX_INTERVALS = 4  # that are shown and get a folder
 MAX_NAMED = 5  # suspects, unseen tensors, and entries that match no tensor
-FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 MODEL_INPUT = "the model's input"
 
 
@@ -64,26 +63,22 @@ def recording_options(
 
     precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)
-    folders: list[Path] = []
-    labels: dict[Path, str] = {}
-    precisions: dict[Path, str] = {}
-    for word in recorded.recorded or ():
-        folder, label, own = _labelled(word)
-        folders.append(folder)
-        labels |= {folder: label} if label else {}
-        precisions |= {folder: candidate.parse_precision(f"--recorded {clean(word)}", own) or ""} if own else {}
+    folders = tuple(map(_folder, recorded.recorded or ()))
     mapped = read_map(Path(tensor_map)) if tensor_map else {}
-    return RecordingOptions(tuple(folders), recorded.dump_format or "", layout, precision,
-                            inputs.seed is not None, labels, precisions, mapped)  # fmt: skip
+    return RecordingOptions(folders, recorded.dump_format or "", layout, precision, inputs.seed is not None, mapped)
 
 
-def _labelled(word: str) -> tuple[Path, str, str]:
-    """`board:int8=dumps/board` as folder, label and precision, of which the last two may be empty."""
+def _folder(word: str) -> RecordedFolder:
+    """`board:int8=dumps/board`: a folder, with its label and precision."""
+    from subgraph.recordings.runs import RecordedFolder
+    from subgraph.runtime import candidate
+
     label, sign, path = word.partition("=")
     if not sign or not path or Path(word).exists():
-        return Path(word), "", ""
+        return RecordedFolder(Path(word))
     label, _, precision = label.partition(":")
-    return Path(path), label, precision
+    known = candidate.parse_precision(f"--recorded {clean(word)}", precision) if precision else None
+    return RecordedFolder(Path(path), label, known or "")
 
 
 def known_layout(word: str | None) -> str:
@@ -118,36 +113,32 @@ def compare_recorded(
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.recordings import msaccucmp, runs
+    from subgraph.recordings.compare import Choice
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
-    from subgraph.recordings.msaccucmp import table as accuracies
     from subgraph.recordings.run_comparison import value_pairs
-    from subgraph.storage.folders import safe_name
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
-    from subgraph.trials.session import Setup, open_trials
 
     npu = criterion == MSACCUCMP
     graph = load(model_path)
-    with reference, runs.open_runs(graph, recordings, feeding) as (recorded, fed):
-        candidate = runs.candidate_of(recorded, recordings.precision)
-        setup = Setup(candidate, fed, parent, criterion, stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            names = chosen(trials, choice.words(graph))
-            limited = runs.limit_samples(recorded, len(trials.values.samples))
-            compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
-            compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
-            comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
-            if choice.save:
-                save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
-            tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
+    with (
+        reference, runs.open_runs(graph, recordings, feeding) as recorded,
+        recorded.trials(graph, reference, parent, criterion) as (trials, limited),
+    ):  # fmt: skip
+        names = chosen(trials, choice.words(graph))
+        compared = compare_runs(trials, limited, Choice(names, choice.fail_fast, accuracy=npu))
+        compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
+        comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
+        if choice.save:
+            save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
+        tables = [msaccucmp.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
-    name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)
-    place = ResultPlace(parent, f"compare-{name[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}")
-    shown = evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.folders])
+    place = ResultPlace(parent, f"compare-{recordings.name}{'-at' if choice.at else ''}")
+    shown = evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths])
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
-    csv_text = "" if not csv_file else accuracies.as_csv(tables[-1]) if npu else as_csv(comparison)
+    csv_text = "" if not csv_file else msaccucmp.as_csv(tables[-1]) if npu else as_csv(comparison)
     return table.result(shown, text(comparison, advices), csv_text, csv_file)
 
 
@@ -160,24 +151,20 @@ def bisect_recorded(
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import compare_runs, to_narrow
-    from subgraph.storage.folders import safe_name
-    from subgraph.trials.session import Setup, open_trials
 
     graph = load(model_path)
-    with reference, runs.open_runs(graph, recordings, feeding) as (recorded, fed):
-        candidate = runs.candidate_of(recorded, recordings.precision)
-        name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)
-        place = case.ResultPlace(parent, f"recorded-{name[:FOLDER_NAME_CHARS]}", force)
+    with reference, runs.open_runs(graph, recordings, feeding) as recorded:
+        candidate, fed, reads = recorded.candidate, recorded.feeding, [graph.path, *recordings.paths]
+        place = case.ResultPlace(parent, f"recorded-{recordings.name}", force)
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
-                              "recorded": [str(p) for p in recordings.folders], "inputs": feeding.inputs})  # fmt: skip
-        place = case.free_place(place, case.source_of(graph), [graph.path, *recordings.folders])
-        setup = Setup(candidate, fed, parent, criterion, freeze=freeze, stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            compared = compare_runs(trials, runs.limit_samples(recorded, len(trials.values.samples)))
-            narrowed = to_narrow(trials, compared)
+                              "recorded": [str(p) for p in recordings.paths], "inputs": feeding.inputs})  # fmt: skip
+        place = case.free_place(place, case.source_of(graph), reads)
+        with recorded.trials(graph, reference, parent, criterion, freeze) as (outer, limited):
+            compared = compare_runs(outer, limited)
+            narrowed = to_narrow(compared)
             trials = narrowed.trials
             reasons = interval.known_troubles(graph)
-            intervals = interval.find_intervals(trials, narrowed, interval.node_weights(graph))
+            intervals = interval.find_intervals(narrowed, interval.node_weights(graph))
             document = result_folder.document(trials, compared, narrowed, intervals, criterion, command_line(), reasons)
             if intervals:
                 document = result_folder.save(
@@ -187,7 +174,7 @@ def bisect_recorded(
         shown = to_json(document)
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
-            shown = evidence.save_document(document, aside, case.source_of(graph), [graph.path, *recordings.folders])
+            shown = evidence.save_document(document, aside, case.source_of(graph), reads)
     return Result(shown, interval_text(document), document.exit_code)
 
 
@@ -199,15 +186,12 @@ def cut_recorded(
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import cut, runs
     from subgraph.recordings.compare import match_run
-    from subgraph.trials.session import Setup, open_trials
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
-    with runs.open_runs(graph, recordings, request.feeding) as (recorded, fed):
-        run = runs.run_of_device(recorded)
-        candidate = runs.candidate_of([run], None)
-        setup = Setup(candidate, fed, place.parent, stored=False, freeze=request.freeze)
-        with open_trials(graph, setup, reference) as trials:
-            (run,) = runs.limit_samples([run], len(trials.values.samples))
+    with runs.open_runs(graph, recordings, request.feeding) as recorded:
+        fed = recorded.feeding
+        one = runs.RecordedRuns([runs.run_of_device(recorded.runs)], fed)
+        with one.trials(graph, reference, place.parent, freeze=request.freeze) as (trials, (run,)):
             assert run.recording
             recording = RecordingEntry(run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records))
             cuts = cut.write_recorded_case(graph, request, place, trials, match_run(trials, run), recording)
@@ -223,8 +207,7 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
     from subgraph.recordings.runs import limit_samples
 
     samples = len(trials.values.samples)
-    compared = [compare_run(trials, run) for run in limit_samples(runs, samples) if not run.missing]
-    return interval.interval_weights(trials, compared)
+    return interval.interval_weights([compare_run(trials, r) for r in limit_samples(runs, samples) if not r.missing])
 
 
 def interval_text(document: IntervalDocument) -> str:

@@ -11,9 +11,7 @@ from typing import Any
 
 from subgraph.commands import Result
 from subgraph.errors import OutputError
-from subgraph.text import clean
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
+from subgraph.text import cell
 
 
 def check(file: str | None) -> None:
@@ -40,10 +38,7 @@ def render(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if not isinstance(value, str):
-        return "" if value is None else value
-    text = clean(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return cell(value) if isinstance(value, str) else "" if value is None else value
 
 
 def write(path: Path, text: str, hint: str) -> None:

@@ -25,11 +25,10 @@ from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import NHWC, is_coarse, misfit
 from subgraph.recordings.matching.match import confirmed_names, match_entries
-from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
+from subgraph.recordings.matching.matched import MatchedSample, TensorMatch
 from subgraph.recordings.reference_tensors import (
     capture_tensors,
     displaced,
-    reference_value,
     remoteness,
     tensor_sizes,
 )
@@ -50,29 +49,34 @@ AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is ne
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
-def compare_run(
-    trials: Trials,
-    run: RecordedRun,
-    *,
-    only: Collection[str] | None = None,
-    fail_fast: bool = False,
-    accuracy: bool = False,
-    earlier: Sequence[RunComparison] = (),
-) -> RunComparison:
-    """Judge what one run recorded, at the precision that it claims.
+@dataclass(frozen=True)
+class Choice:
+    """How runs are compared.
 
-    Args:
+    Attributes:
         only: these tensors instead of all.
         fail_fast: stop behind the first tensor that is wrong.
         accuracy: compute msaccucmp's numbers as well.
         earlier: runs of the same model, with the nearest of which each tensor is compared as well.
+    """
+
+    only: Collection[str] | None = None
+    fail_fast: bool = False
+    accuracy: bool = False
+    earlier: Sequence[RunComparison] = ()
+
+
+ALL = Choice()
+
+
+def compare_run(trials: Trials, run: RecordedRun, choice: Choice = ALL) -> RunComparison:
+    """Judge what one run recorded, at the precision that it claims.
 
     Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on disk.
 
     Raises:
         InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
-    choice = _Choice(trials.tensors() if only is None else only, fail_fast, accuracy, earlier)
     try:
         compared = _compared(trials, run, choice)
     except InputError:
@@ -81,37 +85,27 @@ def compare_run(
         raise
     if not _wrong_first(compared):
         return compared
-    if run.unlaid and not _wrong_first(as_found := _compared(trials, run.unlaid, choice)):
+    if run.as_found and not _wrong_first(as_found := _compared(trials, run.read_as_found(), choice)):
         return replace(as_found, wrong_layout=_own_layout(as_found))
     return _fed_otherwise(trials, run, compared, choice) or compared
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """As the arguments of `compare_run`."""
-
-    only: Collection[str]
-    fail_fast: bool
-    accuracy: bool
-    earlier: Sequence[RunComparison]
-
-
-def _compared(trials: Trials, run: RecordedRun, choice: _Choice) -> RunComparison:
+def _compared(trials: Trials, run: RecordedRun, choice: Choice) -> RunComparison:
     graph, matched = trials.graph, match_run(trials, run)
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
+    wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
     judging = _Judging(trials, matched, recorded, Precision(run.precision or trials.precision), choice)
     rows: dict[str, TensorRow] = {}
-    for name in recorded:
-        if name in choice.only:
-            rows[name] = judging.in_place(name)
-            if choice.fail_fast and rows[name].failing:
-                break
+    for name in wanted:
+        rows[name] = judging.in_place(name)
+        if choice.fail_fast and rows[name].failing:
+            break
     rows = {n: replace(row, isolated=judging.isolated(n)) if row.failing else row for n, row in rows.items()}
-    inputs = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
-    whole = len(set(choice.only)) == len(trials.tensors()) and not choice.fail_fast
+    fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
+    inputs = {n: row for n, row in fed.items() if row.in_place}
+    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.tensors()))
     unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
-    inputs = {n: row for n, row in inputs.items() if row.in_place}
     return RunComparison(trials, run, matched, rows, inputs, unseen, len(trials.tensors()) if whole else 0)
 
 
@@ -128,26 +122,18 @@ def _own_layout(compared: RunComparison) -> str:
 
 
 def _fed_otherwise(
-    trials: Trials, run: RecordedRun, compared: RunComparison | None, choice: _Choice
+    trials: Trials, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
     """The run compared with what the reference gives for a misread input, if the first tensors agree with that.
 
     `compared`: with the user's input; None where nothing of it is of the model.
     """
-    if run.recording is None:
-        return None
-    held = compared.matched[0].matches if compared else {}
-    rows = compared.rows if compared else {}
-    matches = {n: match for n, match in held.items() if n in rows}
-    failing = compared.failing if compared else ()
-    misread = find_misread_input(trials, run.recording, run.samples[0], matches, failing)
-    if misread is None:
-        return None
-    fed = _compared(fed_with(trials, misread), run, choice)
-    return None if _wrong_first(fed) else replace(fed, wrong_input=misread.sentence(trials))
+    misread = find_misread_input(trials, run, compared) if run.recording else None
+    fed = _compared(fed_with(trials, misread), run, choice) if misread else None
+    return replace(fed, wrong_input=misread.sentence(trials)) if misread and fed and not _wrong_first(fed) else None
 
 
-def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
+def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """Per sample, which tensors of the model a run holds; none for a run that is missing.
 
     Raises:
@@ -156,11 +142,9 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     if run.recording is None:
         return ()
     capture_tensors(trials, trials.graph.inputs)
-    samples = enumerate(run.samples)
-    matched = tuple(match_entries(trials, run.recording, entries, k) for k, entries in samples)
-    matched = tuple(_carried(trials, run, k, m) if m.unsure else m for k, m in enumerate(matched))
+    matched = tuple(_matched(trials, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        if unread := [why for m in matched for _, why in m.unread]:
+        if unread := [left.why for m in matched for left in m.unread]:
             raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(trials.tensors()[:3])
@@ -169,22 +153,21 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     return matched
 
 
-def _carried(trials: Trials, run: RecordedRun, k: int, matched: MatchedRun) -> MatchedRun:
-    """One sample matched with what values confirm in other runs of the tool, whose entries have the same names.
+def _matched(trials: Trials, run: RecordedRun, k: int) -> MatchedSample:
+    """One sample; where doubt is left, with what values confirm in other runs of the tool, which has the same names.
 
     Where a name that both confirm means another tensor there (the board fuses more, say), nothing is carried over.
     """
+    matched = match_entries(trials, run.plain, run.samples[k], k)
     own = confirmed_names(matched, run.name)
     others: dict[str, TensorMatch] = {}
-    for sibling in run.siblings:
-        if sibling.recording and len(sibling.samples) > k:
-            found = confirmed_names(match_entries(trials, sibling.recording, sibling.samples[k], k), sibling.name)
+    for sibling in run.siblings if matched.unsure else ():
+        if len(sibling.samples) > k:
+            found = confirmed_names(match_entries(trials, run.plain, sibling.samples[k], k), sibling.name)
             if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
                 others = found | others
-    open_names = {name: match for name, match in others.items() if name not in own}
-    if not open_names or run.recording is None:
-        return matched
-    return match_entries(trials, run.recording, run.samples[k], k, open_names)
+    confirmed = {name: match for name, match in others.items() if name not in own}
+    return match_entries(trials, run.plain, run.samples[k], k, confirmed) if confirmed else matched
 
 
 @dataclass
@@ -192,26 +175,25 @@ class _Judging:
     """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
 
     trials: Trials
-    matched: Sequence[MatchedRun]
+    matched: Sequence[MatchedSample]
     recorded: Sequence[str]
     precision: Precision
-    choice: _Choice
+    choice: Choice
     _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
 
     def in_place(self, name: str) -> TensorRow:
-        """The row of a tensor of which only `in_place` was judged."""
+        """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
         rows = []
-        for k, m in enumerate(self.matched):
-            if name not in m.matches:
-                continue
-            try:
-                rows.append(self._judge_in_place(m.matches[name], k))
-            except InputError as e:
-                rows.append(TensorRow(m.matches[name], why=e.what))
+        for sample in self.matched:
+            if match := sample.matches.get(name):
+                try:
+                    rows.append(self._judge_in_place(match, sample))
+                except InputError as e:
+                    rows.append(TensorRow(match, why=e.what))
         return max(rows, key=lambda row: (row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()))
 
-    def _judge_in_place(self, match: TensorMatch, k: int) -> TensorRow:
-        name, reference = match.tensor, reference_value(self.trials, match.tensor, k)
+    def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
+        name, k, reference = match.tensor, sample.k, sample.reference(match.tensor)
         if reference is None:
             return TensorRow(match, why="it is no tensor")
         array = match.entry.read()
@@ -283,55 +265,57 @@ class _Judging:
 
         Where it is not certain which tensor was recorded, the best of those that it may be.
         """
-        matches = [m.matches[name] for m in self.matched if name in m.matches]
-        alike = dict.fromkeys((name, *(n for m in matches for n in m.alternatives)))
-        judgements = [self._isolated_as(name, other) for other in alike]
+        samples = [m for m in self.matched if name in m.matches]
+        alike = dict.fromkeys((name, *(n for m in samples for n in m.matches[name].alternatives)))
+        judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
-    def _isolated_as(self, name: str, meant: str) -> Judgement | None:
+    def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
-        trials, samples = self.trials, [k for k, m in enumerate(self.matched) if name in m.matches]
-        region = regions.above_until(trials.graph, [meant], lambda n: all(self._is_certain(n, k) for k in samples))
+        trials = self.trials
+        region = regions.above_until(
+            trials.graph, [meant], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
+        )
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
         try:
             capture_tensors(trials, region.inputs)
-            for k in samples:
-                feeds[k] = {n: self._save(n, k) for n in region.inputs if n in self.matched[k].matches}
+            for m in samples:
+                feeds[m.k] = {n: self._save(n, m) for n in region.inputs if n in m.matches}
             outputs = trials.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s isolated: %s", meant, e.what)
             return None
         judgements = [
-            self._judge_isolated(name, meant, k, region, feeds[k], outputs[k]) for k in samples if meant in outputs[k]
+            self._judge_isolated(m.matches[name], meant, m.k, region, feeds[m.k], outputs[m.k])
+            for m in samples
+            if meant in outputs[m.k]
         ]
         return max(judgements, key=gravity, default=None)
 
     def _judge_isolated(
-        self, name: str, meant: str, k: int, region: Region, feeds: Mapping[str, Record], outputs: Mapping[str, Record]
-    ) -> Judgement:
+        self, match: TensorMatch, meant: str, k: int, region: Region, feeds: Mapping[str, Record],
+        outputs: Mapping[str, Record],
+    ) -> Judgement:  # fmt: skip
         trials = self.trials
         reference = np.asarray(load(outputs[meant], Path("/")))
-        value, _ = self.matched[k].matches[name].compared(reference)
+        value, _ = match.compared(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)
         return self._judge(meant, reference, value, k, noise.of(meant))
 
-    def _is_certain(self, name: str, k: int) -> bool:
-        """Is it certain which value the device had there?"""
-        match = self.matched[k].matches.get(name)
-        return match is not None and not match.alternatives and match.entry.dtype not in ("string", "")
-
-    def _save(self, name: str, k: int) -> Record:
-        if (name, k) not in self._saved:
-            reference = reference_value(self.trials, name, k)
-            if reference is None:
-                raise InputError(f"{name} is no tensor")
-            match, stem = self.matched[k].matches[name], f"x{len(self._saved)}"
-            self._saved[name, k] = match.save(reference, self._folder, stem)
-        return self._saved[name, k]
+    def _save(self, name: str, sample: MatchedSample) -> Record:
+        key = name, sample.k
+        if key not in self._saved:
+            self._saved[key] = sample.save(name, self._folder, f"x{len(self._saved)}")
+        return self._saved[key]
 
     @cached_property
     def _folder(self) -> Path:
         return numbered_folder(self.trials.scratch, "recorded")
+
+
+def _is_certain(match: TensorMatch | None) -> bool:
+    """Is it certain which value the device had there?"""
+    return match is not None and not match.alternatives and match.entry.dtype not in ("string", "")

@@ -13,12 +13,12 @@ from typing import Any
 from subgraph.cases import write_case
 from subgraph.cases.case import Case, RecordingEntry, ResultPlace
 from subgraph.cases.write_case import CaseRequest
-from subgraph.errors import InputError, UsageError
+from subgraph.errors import UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.recordings.matching.matched import MatchedRun
-from subgraph.recordings.reference_tensors import capture_tensors, reference_value
+from subgraph.recordings.matching.matched import MatchedSample
+from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Sample
 from subgraph.storage.tensors import Record, copied
@@ -34,7 +34,7 @@ class RecordedValues:
     """A `write_case.RecordedSource`: recorded tensors enter the region; where none was recorded, the reference's."""
 
     trials: Trials
-    matched: Sequence[MatchedRun]
+    matched: Sequence[MatchedSample]
     region: Region
     folder: Path
     recording: RecordingEntry
@@ -70,7 +70,8 @@ class RecordedValues:
             starts = ", ".join(clean(graph.label(i)) for i in (wider.nodes[:1] if wider else ()))
             what = f"the recording holds no '{clean(lacking[0])}', which the cut reads"
             raise UsageError(what, f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere")
-        return self._save([n for n in self.region.inputs if n in matches], k, self.folder)
+        known = [n for n in self.region.inputs if n in matches]
+        return {n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)}
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with absolute paths."""
@@ -78,24 +79,8 @@ class RecordedValues:
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
             capture_tensors(self.trials, names)
-            out.append(self._save(names, k, folder, stems))
+            out.append({n: m.save(n, folder / str(k), stems[n]) for n in names})
         return out
-
-    def _save(
-        self, names: Sequence[str], k: int, folder: Path, stems: Mapping[str, str] | None = None
-    ) -> dict[str, Record]:
-        """Recorded tensors in the model's type and layout, as files in `folder/<k>`.
-
-        Raises InputError: one cannot be read.
-        """
-        records = {}
-        for number, name in enumerate(names):
-            reference = reference_value(self.trials, name, k)
-            if reference is None:
-                raise InputError(f"'{clean(name)}' is no tensor")
-            stem = stems[name] if stems else f"r{number}"
-            records[name] = self.matched[k].matches[name].save(reference, folder / str(k), stem)
-        return records
 
 
 def write_recorded_case(
@@ -103,7 +88,7 @@ def write_recorded_case(
     request: CaseRequest,
     place: ResultPlace,
     trials: Trials,
-    matched: Sequence[MatchedRun],
+    matched: Sequence[MatchedSample],
     recording: RecordingEntry,
 ) -> list[Case]:
     """As `write_case.extract`, with a device's tensors; `recording`: for the manifest, without its `files`.

@@ -8,10 +8,10 @@ before it was has inherited the fault; one that is wrong where the one before it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from subgraph.errors import InputError
-from subgraph.recordings.compare import compare_run
+from subgraph.recordings.compare import ALL, Choice, compare_run
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.trial import Trials
@@ -40,10 +40,7 @@ class Departure:
     skipped: Sequence[str] = ()
 
 
-def compare_runs(
-    trials: Trials, runs: Sequence[RecordedRun], only: Sequence[str] | None = None, *, fail_fast: bool = False,
-    accuracy: bool = False,
-) -> list[RunComparison]:  # fmt: skip
+def compare_runs(trials: Trials, runs: Sequence[RecordedRun], choice: Choice = ALL) -> list[RunComparison]:
     """`compare_run` of each run beside those before it; of several, one that holds nothing of the model is missing.
 
     Raises:
@@ -53,7 +50,7 @@ def compare_runs(
     errors: list[InputError] = []
     for run in runs:
         try:
-            found = compare_run(trials, run, only=only, fail_fast=fail_fast, accuracy=accuracy, earlier=compared)
+            found = compare_run(trials, run, replace(choice, earlier=compared))
         except InputError as e:
             errors.append(e)
             found = RunComparison(trials, RecordedRun(run.name, missing=e.what), (), {})
@@ -63,34 +60,31 @@ def compare_runs(
     return compared
 
 
-def departures(trials: Trials, comparisons: Sequence[RunComparison]) -> list[Departure]:
+def departures(comparisons: Sequence[RunComparison]) -> list[Departure]:
     """The first tensor of each recording at which it goes wrong by itself; none of those that only inherit a fault."""
-    found = (_departure(trials, comparisons[: k + 1]) for k in range(len(comparisons)))
+    found = (_departure(comparisons[:k], c) for k, c in enumerate(comparisons))
     return [departure for departure in found if departure]
 
 
-def to_narrow(trials: Trials, comparisons: Sequence[RunComparison]) -> RunComparison:
+def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
     """The recording in whose intervals the fault lies: the first that departs; else the last that is not missing."""
-    names = [departure.run for departure in departures(trials, comparisons)]
+    names = [departure.run for departure in departures(comparisons)]
     there = [c for c in comparisons if not c.run.missing]
     return next((c for c in there if c.run.name in names[:1]), there[-1])
 
 
-def _departure(trials: Trials, comparisons: Sequence[RunComparison]) -> Departure | None:
-    """Where the last of these recordings departs from those before it."""
-    *earlier, last = comparisons
+def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
+    """Where a recording departs from those before it."""
+    graph, names = last.trials.graph, [c.run.name for c in earlier]
     for name in last.failing:
         row = last.rows[name]
         if row.beside is not None and row.beside.status is not Status.FAIL:
             known = next(c for c in earlier if c.run.name == row.before)
             if not known.rows[name].agreeing:
                 continue  # inherited; or, where rounding hides it, perhaps inherited
-        names = [c.run.name for c in earlier]
         skipped = names[names.index(row.before) + 1 :] if row.before else names
-        i = trials.graph.maker[name]
-        return Departure(
-            last.run.name, row.before or REFERENCE, name, trials.graph.label(i), trials.graph.ops[i], skipped
-        )
+        i = graph.maker[name]
+        return Departure(last.run.name, row.before or REFERENCE, name, graph.label(i), graph.ops[i], skipped)
     return None
 
 

@@ -10,8 +10,6 @@ from subgraph.documents import absent
 from subgraph.origins.source import Source, source
 from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
 from subgraph.recordings.interval import find_intervals
-from subgraph.recordings.matching.match import UNLIKE
-from subgraph.recordings.matching.matched import kind_of
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.text import count
 from subgraph.trials.compare import ComparedModel, compared_model
@@ -19,9 +17,6 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
 SCHEMA = "subcut.recorded/1"
-UNREADABLE = "cannot be read"
-MAX_NAMED = 3  # entries that are left out for one reason
-STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}  # by exit code
 MAX_NAMED = 5  # files that were not compared
 
 
@@ -138,7 +133,7 @@ def document(
         names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
     rows = [_row(trials, comparisons, name) for name in names]
     complete = stopped or len(names) == len(trials.tensors())
-    code, found = exit_code(comparisons), departures(trials, comparisons)
+    code, found = exit_code(comparisons), departures(comparisons)
     recordings = [_summary(trials, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
@@ -170,28 +165,18 @@ def _outcome(run: RunSummary) -> str:
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
-    """1: something disagrees, or the device was fed otherwise. Else 5: a run is missing, nothing agrees, an entry
-    cannot be compared, the value of one of unknown name fits no tensor, or too little was recorded to say that the
-    model agrees. Else 0.
-    """
-    rows = [row for c in comparisons for row in c.rows.values()]
-    fed = [row for c in comparisons for row in c.inputs.values()]
-    if any(row.failing for row in (*rows, *fed)) or any(c.wrong_input for c in comparisons):
-        return 1
-    complete = all(any(row.agreeing for row in c.rows.values()) for c in comparisons)
-    unlike = any(why == UNLIKE for c in comparisons for m in c.matched for _, why in m.unmatched)
-    broken = unlike or any(c.unread for c in comparisons) or any(row.in_place is None for row in rows)
-    return 0 if complete and not broken and not any(c.too_few for c in comparisons) else 5
+    """1 where a recording is wrong; else 5 where one is unresolved; else 0."""
+    statuses = {comparison.status for comparison in comparisons}
+    return 1 if Status.FAIL in statuses else 5 if Status.UNRESOLVED in statuses else 0
 
 
 def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSummary:
-    intervals = find_intervals(trials, comparison) if complete and comparison.failing else []
+    intervals = find_intervals(comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
     run, recorded = comparison.run, comparison.run.recording
-    lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unread, *m.unmatched, *m.skipped)]
     failing = comparison.failing
     first_bad = first.first_bad[0] if first else next(iter(failing), None)
-    status = STATUS[exit_code([comparison])]
+    status = comparison.status
     return RunSummary(
         name=run.name,
         precision=run.precision or trials.precision,
@@ -204,7 +189,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         matched=comparison.matched[0].summary() if comparison.matched else "",
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
-        lost=[UnmatchedEntry(entry.name, entry.file, why) for entry, why in lost],
+        lost=[UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in comparison.left_out],
         left_out=_left_out(comparison),
         wrong=len(failing),
         unread=len(comparison.unread),
@@ -219,18 +204,15 @@ def _unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
     if comparison.run.missing or comparison.too_few:
         return comparison.run.missing or comparison.too_few
-    broken = [entry.file for entry, _ in comparison.unread]
+    broken = [one.entry.file for one in comparison.unread]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
 
 
 def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
     names: dict[str, list[str]] = {}
-    for matched in comparison.matched:
-        for entry, _ in matched.unread:
-            names.setdefault(UNREADABLE, []).append(entry.name)
-        for entry, why in (*matched.unmatched, *matched.skipped):
-            names.setdefault(kind_of(why), []).append(entry.name)
+    for one in comparison.left_out:
+        names.setdefault(one.reason, []).append(one.entry.name)
     found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
     files = comparison.run.recording.left_out if comparison.run.recording else {}
     found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]

@@ -8,6 +8,8 @@ import math
 import os
 import re
 import stat
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,9 @@ from subgraph.types import Array
 MAX_RANK = 64  # dimensions; numpy's limit
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
 HEAD_BYTES = 4096  # read to recognise a file
+# Of an archive that is damaged, encrypted, or of a kind that Python does not read.
+ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+ZIP = b"PK\x03\x04"
 HINT = "is it complete, and of the format that was named?"
 
 
@@ -156,6 +161,18 @@ def possible(shape: Sequence[int]) -> bool:
     (True, False, False, False)
     """
     return len(shape) <= MAX_RANK and min(shape, default=0) >= 0 and math.prod(d or 1 for d in shape) < 1 << 58
+
+
+def filled(dims: Sequence[int | None], count: int) -> tuple[int, ...] | None:
+    """The shape of so many elements, its one open dimension filled in; None where they cannot have it.
+
+    >>> filled((2, None), 6), filled((None, None), 6), filled((), 1)
+    ((2, 3), None, ())
+    """
+    fixed = math.prod(d for d in dims if d is not None)
+    if sum(d is None for d in dims) > (fixed > 0) or (None in dims and count % fixed):
+        return None
+    return tuple(count // fixed if d is None else d for d in dims)
 
 
 def scan(place: Path) -> Files:

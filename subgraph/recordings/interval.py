@@ -15,7 +15,6 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection import lint
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
-from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
 # How many times likelier than others a node is to blame:
@@ -50,40 +49,37 @@ class Interval:
     adds_error: bool | None = None
 
 
-def find_intervals(
-    trials: Trials, comparison: RunComparison, weights: Mapping[int, float] | None = None
-) -> list[Interval]:
+def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | None = None) -> list[Interval]:
     """Where one run goes wrong, in the order of the model; regions that share nodes are one interval.
 
     A tensor that adds an error behind a first bad one gets an interval of its own only if its region shares no nodes
     with those before. Else it is a witness: if two regions that share nodes both fail, the shared nodes are suspect.
     `weights`: of nodes, from other sources. Complexity: linear in the model for each tensor that is wrong.
     """
-    rows = comparison.rows
-    behind = _behind_bad(trials, comparison)
+    graph, rows = comparison.trials.graph, comparison.rows
+    behind = _behind_bad(comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].isolated]
-    above = {n: regions.above_until(trials.graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
+    above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _grouped([n for n in wrong if n not in behind], inside)
     taken = {i for names in groups for n in names for i in inside[n]}
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
     witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
     ends = [(names, True) for names in groups] + [(names, False) for names in _grouped(later, inside)]
-    intervals = [_interval(trials, rows, names, first, witnesses, weights or {}) for names, first in ends]
+    intervals = [_interval(graph, rows, names, first, witnesses, weights or {}) for names, first in ends]
     return [interval for interval in intervals if interval]
 
 
 def _interval(
-    trials: Trials,
+    graph: Graph,
     rows: Mapping[str, TensorRow],
     names: Sequence[str],
     first: bool,
     witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
 ) -> Interval | None:
-    graph = trials.graph
     ends = [end for n in names for end in (n, *rows[n].match.alternatives)]
-    region = regions.above_until(trials.graph, ends, lambda n: _is_certain(rows.get(n)))
+    region = regions.above_until(graph, ends, lambda n: _is_certain(rows.get(n)))
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].isolated]
@@ -96,7 +92,7 @@ def _interval(
         tuple(n for n in region.inputs if n in rows and rows[n].failing),
         tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
         first,
-        _ranked(trials, region, names, witnesses, weights),
+        _ranked(graph, region, names, witnesses, weights),
         any(adds_error) if adds_error else None,
     )
 
@@ -110,9 +106,9 @@ def _adds_error(row: TensorRow) -> bool:
     return row.isolated is not None and row.isolated.status is Status.FAIL
 
 
-def _behind_bad(trials: Trials, comparison: RunComparison) -> set[str]:
+def _behind_bad(comparison: RunComparison) -> set[str]:
     """Tensors that depend on one that is wrong."""
-    graph = trials.graph
+    graph = comparison.trials.graph
     bad = {graph.maker[n] for n in comparison.failing if n in graph.maker}
     below = graph.descendants(j for i in bad for j in graph.successors(i))
     return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}
@@ -130,14 +126,13 @@ def _grouped(names: Sequence[str], regions: Mapping[str, set[int]]) -> list[list
 
 
 def _ranked(
-    trials: Trials, region: Region, bad: Sequence[str], witnesses: Sequence[tuple[set[int], bool]],
+    graph: Graph, region: Region, bad: Sequence[str], witnesses: Sequence[tuple[set[int], bool]],
     weights: Mapping[int, float],
 ) -> tuple[tuple[int, float], ...]:  # fmt: skip
     """The nodes of a region with their weights, the heaviest first; of equal ones the nearest to its end.
 
     A node weighs more the more bad tensors depend on it, and in regions that add an error.
     """
-    graph = trials.graph
     above = [graph.ancestors([graph.maker[n]]) for n in bad]
     rank = {i: k for k, i in enumerate(region.nodes)}
     total = {i: weights.get(i, 1.0) * sum(i in a for a in above) for i in region.nodes}
@@ -147,11 +142,11 @@ def _ranked(
     return tuple(sorted(total.items(), key=lambda item: (-item[1], -rank[item[0]])))
 
 
-def interval_weights(trials: Trials, comparisons: Sequence[RunComparison]) -> dict[int, float]:
+def interval_weights(comparisons: Sequence[RunComparison]) -> dict[int, float]:
     """The weights of nodes in the intervals of some runs, for a search."""
     weights: dict[int, float] = {}
     for comparison in comparisons:
-        for interval in find_intervals(trials, comparison):
+        for interval in find_intervals(comparison):
             weight = INTERVAL_WEIGHT if interval.first else INTERVAL_WEIGHT / 2
             weights |= {i: max(weights.get(i, 1.0), weight) for i in interval.region.nodes}
     return weights

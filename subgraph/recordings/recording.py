@@ -16,10 +16,9 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames, same
 from subgraph.recordings.files import Files, scan
 from subgraph.storage import dtypes
-from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Tensors
 from subgraph.text import clean, count, nearest
 
@@ -57,75 +56,34 @@ class Recording:
         """Does the tool compute floats in float16, whatever it writes?"""
         return bool(getattr(_module(self.format), "HALF", False))
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
     def joined(self, names: Iterable[str]) -> Recording:
         """The recording with folders as a part of tensors' names, where the joined path is one of these names.
 
-        Tools write a name with `/` in it as folders; such a folder is no run of its own.
+        Tools write a name with `/` in it as folders; such a folder is no run of its own. A folder that is a part of one
+        tensor's name is one of all tensors in it.
         """
-        written = {self.plain(name) for name in names}
-        entries = tuple(_joined(entry, written, self.plain) for entry in self.entries)
-        scopes = {part for e, old in zip(entries, self.entries, strict=True) if e is not old for part in _above(old, e)}
-        return replace(self, entries=tuple(_below(e, scopes) for e in entries) if scopes else self.entries)
-
-    def candidates(self, names: Iterable[str]) -> list[tuple[DumpEntry, tuple[str, ...]]]:
-        """For each entry, the names of a model that it may stand for.
-
-        Names that the recording itself gives come first, then the same name, then names that the tool would write so;
-        the tensor's name before the node's. Inputs of a node stand for nothing unless the tensor is named. After fusion
-        a node may hold another tensor than its name says. Complexity: linear in entries and names.
-        """
-        plain = self.plain
-        written: dict[str, list[str]] = {}
-        for name in dict.fromkeys(names):
-            for form in dict.fromkeys((plain(name), plain(safe_name(name)))):  # by the tool, by subcut
-                written.setdefault(form, []).append(name)
-        model_names = {name for group in written.values() for name in group}
-        return [(entry, _stands_for(entry, model_names, written, plain)) for entry in self.entries]
+        written = WrittenNames(names, self.plain)
+        scopes = {folder for entry in self.entries for folder in _scopes(entry, written)}
+        return replace(self, entries=tuple(_below(e, scopes) for e in self.entries)) if scopes else self
 
 
-def _joined(entry: DumpEntry, written: Container[str], plain: Callable[[str], str]) -> DumpEntry:
-    """The entry with the longest path of its folders as its tensor's name that is one."""
+def _scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
+    """The folders that are a part of an entry's name: of the longest path that is a name, the inner one last."""
     folders = entry.side.split("/") if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/") else []
     for k in range(len(folders)):
         name = "/".join((*folders[k:], entry.tensor))
-        if plain(name) in written or plain(f"/{name}") in written:
-            return replace(entry, tensor=name, side="/".join(folders[:k]))
-    return entry
-
-
-def _above(entry: DumpEntry, joined: DumpEntry) -> Iterator[str]:
-    """The folders that became a part of the name."""
-    folder = entry.side
-    while folder != joined.side:
-        yield folder
-        folder = folder.rpartition("/")[0]
+        if written.find(name) or written.find(f"/{name}"):
+            return ["/".join(folders[: end + 1]) for end in range(k, len(folders))]
+    return []
 
 
 def _below(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
-    """The entry with its folder in its name, if that is a part of other entries' names."""
-    if entry.side not in scopes or not entry.tensor:
-        return entry
+    """The entry with its folder in its name, if that is a part of tensors' names."""
     outer, name = entry.side, entry.tensor
-    while outer in scopes:
+    while name and outer in scopes:
         outer, _, last = outer.rpartition("/")
         name = f"{last}/{name}"
     return replace(entry, tensor=name, side=outer)
-
-
-def _stands_for(
-    entry: DumpEntry, model_names: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
-) -> tuple[str, ...]:
-    originals = tuple(name for name in entry.originals if name in model_names)
-    if originals:
-        return originals
-    for recorded in filter(None, (entry.tensor, entry.node if entry.role == "output" else "")):
-        names = [recorded] if recorded in model_names else written.get(plain(recorded), [])
-        if names:
-            return tuple(names)
-    return ()
 
 
 def formats() -> list[str]:
@@ -133,7 +91,7 @@ def formats() -> list[str]:
     return plugins.names("dumps")
 
 
-def open(place: Path, format: str | None = None, hints: DumpHints | None = None) -> Recording:
+def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recording:
     """The tensors in a folder, or in one file; values are read later, entry by entry.
 
     Args:

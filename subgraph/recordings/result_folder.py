@@ -24,7 +24,6 @@ from subgraph.origins.source import Source, source
 from subgraph.recordings import document as run_document
 from subgraph.recordings.document import RecordedDocument
 from subgraph.recordings.interval import Interval
-from subgraph.recordings.reference_tensors import reference_value
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
@@ -162,13 +161,11 @@ def _write_case(
         return False
     stems = folders.safe_names(region.outputs)
     places = evidence.candidate_folders(place.path, trials.values.labels)
-    for (k, matched), folder in zip(enumerate(comparison.matched), places, strict=False):
+    for matched, folder in zip(comparison.matched, places, strict=False):
         for name in region.outputs:
-            match, reference = matched.matches.get(name), reference_value(trials, name, k)
-            if match is None or reference is None:
-                continue
-            try:
-                match.save(reference, folder, stems[name])
-            except InputError as e:
-                log.warning("%s: %s", name, e.what)
+            if name in matched.matches and matched.reference(name) is not None:
+                try:
+                    matched.save(name, folder, stems[name])
+                except InputError as e:
+                    log.warning("%s: %s", name, e.what)
     return True

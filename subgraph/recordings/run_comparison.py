@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.match import UNLIKE
-from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
+from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, TensorMatch
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.recordings.runs import RecordedRun
 from subgraph.runtime.inputs import IMAGES
@@ -75,7 +74,7 @@ class RunComparison:
 
     trials: Trials
     run: RecordedRun
-    matched: tuple[MatchedRun, ...]
+    matched: tuple[MatchedSample, ...]
     rows: Mapping[str, TensorRow]
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
     unseen_outputs: tuple[str, ...] = ()
@@ -94,13 +93,37 @@ class RunComparison:
         return [name for name, row in self.inputs.items() if row.failing]
 
     @property
-    def unread(self) -> list[tuple[DumpEntry, str]]:
-        """The entries that may hold tensors of the model and cannot be read, and why; of all samples."""
-        return [pair for matched in self.matched for pair in matched.unread]
+    def left_out(self) -> list[LeftOutEntry]:
+        """The entries that are not compared, of all samples."""
+        return [left for matched in self.matched for left in matched.left_out]
+
+    @property
+    def unread(self) -> list[LeftOutEntry]:
+        """The entries that may hold tensors of the model and cannot be read; of all samples."""
+        return [left for matched in self.matched for left in matched.unread]
+
+    @property
+    def unlike(self) -> int:
+        """How many entries have a name and a value that the model has not."""
+        return sum(left.why == UNLIKE for matched in self.matched for left in matched.unmatched)
 
     def needing(self, names: Sequence[str]) -> RunComparison:
         """The same, which agrees only if all these tensors were compared."""
         return replace(self, unseen_outputs=tuple(n for n in names if n not in self.rows or not self.rows[n].compared))
+
+    @property
+    def status(self) -> Status:
+        """Of the recording as a whole: wrong where something disagrees, or the device was fed otherwise.
+
+        Unresolved where it is missing, nothing agrees, an entry cannot be compared, the value of one of unknown name
+        fits no tensor, or too little was recorded to say that the model agrees.
+        """
+        if self.failing or self.other_input or self.wrong_input:
+            return Status.FAIL
+        rows = self.rows.values()
+        broken = self.unlike or self.unread or any(row.in_place is None for row in rows)
+        agrees = any(row.agreeing for row in rows) and not broken and not self.too_few
+        return Status.AGREE if agrees else Status.UNRESOLVED
 
     @property
     def too_few(self) -> str:
@@ -146,14 +169,12 @@ class RunComparison:
             kinds = ", ".join(f"{n} {end}" for end, n in self.run.recording.left_out.items())
             notes.append(f"files of other kinds were left out: {kinds}")
         if self.unread:
-            entry, why = self.unread[0]
-            files = sum(len(sample) for sample in self.run.samples)
-            first = why if entry.file in why else f"{entry.file}: {why}"
-            notes.append(f"{len(self.unread)} of {files} recorded tensors could not be read: {first}")
-        unlike = sum(why == UNLIKE for m in self.matched for _, why in m.unmatched)
-        if unlike:
+            first, files = self.unread[0], sum(len(sample) for sample in self.run.samples)
+            why = first.why if first.entry.file in first.why else f"{first.entry.file}: {first.why}"
+            notes.append(f"{len(self.unread)} of {files} recorded tensors could not be read: {why}")
+        if self.unlike:
             notes.append(
-                f"{unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
+                f"{self.unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
             )
         if (
             self.failing
@@ -173,13 +194,13 @@ class RunComparison:
 
 def value_pairs(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
     """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
-    for k, matched in enumerate(comparison.matched):
+    for matched in comparison.matched:
         for name in names:
-            reference = reference_value(trials, name, k)
+            reference = reference_value(trials, name, matched.k)
             if name not in matched.matches or reference is None:
                 continue
             try:
                 value, _ = matched.matches[name].compared(reference)
             except InputError:  # its row says why
                 value = None
-            yield ValuePair(name, trials.values.labels[k], comparison.run.name, reference, value)
+            yield ValuePair(name, trials.values.labels[matched.k], comparison.run.name, reference, value)

@@ -8,38 +8,50 @@ first ones are compared, with a warning.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import accumulate, repeat
+from itertools import accumulate
 from pathlib import Path
 
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.files import natural_order
+from subgraph.recordings.dumps import DumpEntry, WrittenNames, same
+from subgraph.recordings.files import filled, natural_order
 from subgraph.recordings.matching.align import CODES, alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name, safe_names, scratch
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count, nearest
 from subgraph.trials.matching.match_tensors import check_tensors
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
+FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class RecordedFolder:
+    """A folder of dumps. `label`: its name in reports, if not its own. `precision`: as of the options, of it alone."""
+
+    path: Path
+    label: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,21 +59,30 @@ class RecordingOptions:
     """The user's options about recordings.
 
     Attributes:
-        folders: of dumps. labels: their names in reports; without one a folder's own. precisions: see `precision`.
         format, layout: of the dumps; "" to detect the format, and to take the model's layout.
         precision: of the device's arithmetic; None to derive it from the recorded types.
         seeded: was the device fed subcut's random inputs?
         tensor_map: by the model's tensor, what the recording calls it: a tensor, a node or a file.
     """
 
-    folders: tuple[Path, ...]
+    folders: tuple[RecordedFolder, ...]
     format: str = ""
     layout: str = ""
     precision: str | None = None
     seeded: bool = False
-    labels: Mapping[Path, str] = field(default_factory=dict)
-    precisions: Mapping[Path, str] = field(default_factory=dict)
     tensor_map: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [folder.path for folder in self.folders]
+
+    @property
+    def name(self) -> str:
+        """Of a result about them."""
+        return "+".join(safe_name(path.resolve().name) for path in self.paths)[:FOLDER_NAME_CHARS]
+
+
+Samples = tuple[tuple[DumpEntry, ...], ...]  # per sample, its entries
 
 
 @dataclass(frozen=True)
@@ -71,31 +92,63 @@ class RecordedRun:
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
         precision: that it is judged at; "" for that of the candidate.
-        samples: per sample, its entries.
         missing: why there is no recording; "" where there is one.
         siblings: other runs of the same folder, whose entries have the same names.
-        unlaid: the same, read without the layout that the user said; None where none was said.
+        as_found: the samples, read without the layout that the user said; none where none was said.
     """
 
     name: str
     recording: Recording | None = None
-    samples: tuple[tuple[DumpEntry, ...], ...] = ()
+    samples: Samples = ()
     missing: str = ""
     siblings: tuple[RecordedRun, ...] = ()
-    unlaid: RecordedRun | None = None
+    as_found: Samples = ()
     precision: str = ""
+
+    @property
+    def plain(self) -> Callable[[str], str]:
+        """A name as the tool writes it."""
+        return self.recording.plain if self.recording else same
 
     @property
     def shapeless(self) -> bool:
         """Does any file store no shape?"""
         return any(entry.assumed for sample in self.samples for entry in sample)
 
+    def read_as_found(self) -> RecordedRun:
+        """The same, of which the user said no layout."""
+        siblings = tuple(replace(run, samples=run.as_found) for run in self.siblings)
+        return replace(self, samples=self.as_found, as_found=(), siblings=siblings)
+
+
+@dataclass(frozen=True)
+class RecordedRuns:
+    """The runs of some folders, and what the reference is to be fed: the user's inputs, else the recorded ones."""
+
+    runs: Sequence[RecordedRun]
+    feeding: Feeding
+    precision: str | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        """The candidate that recorded the runs; it cannot be run. Without a given precision, the coarsest of theirs."""
+        claim = reduce(_coarser, (run.precision or claim_of(run) for run in self.runs), PRECISIONS[0])
+        name = "+".join(run.name for run in self.runs)
+        return Candidate(name, RECORDED, precision=self.precision or claim)
+
+    @contextmanager
+    def trials(
+        self, graph: Graph, reference: Reference, parent: Path, criterion: str = "noise", freeze: bool = True
+    ) -> Iterator[tuple[Trials, list[RecordedRun]]]:
+        """What the runs are compared with, and the runs, of which each has no more samples than are fed."""
+        setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
+        with open_trials(graph, setup, reference) as trials:
+            yield trials, limit_samples(self.runs, len(trials.values.samples))
+
 
 @contextmanager
-def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iterator[tuple[list[RecordedRun], Feeding]]:
-    """The runs, and what the reference is to be fed: the user's inputs, else the recorded ones.
-
-    Recorded inputs lie in a temporary folder until the block ends.
+def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iterator[RecordedRuns]:
+    """The runs in the folders. Recorded inputs lie in a temporary folder until the block ends.
 
     Raises:
         InputError: nothing can be read. UsageError: it is unknown what the device was fed.
@@ -106,7 +159,7 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
         check_tensors(graph, options.tensor_map)
         runs = _mapped(runs, options.tensor_map)
     with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # also removes what a killed run left there
-        yield runs, _feeding(runs, graph, feeding, options.seeded, temporary)
+        yield RecordedRuns(runs, _feeding(runs, graph, feeding, options.seeded, temporary), options.precision)
 
 
 def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
@@ -117,25 +170,26 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
     """
     runs: list[RecordedRun] = []
     for folder, name in zip(options.folders, _names(options), strict=True):
-        said = options.precisions.get(folder, options.precision)
+        said = folder.precision or options.precision or ""
         try:
-            found = _split(name, _read(folder, graph, options.layout, options.format or None))
-            as_found = _split(name, _read(folder, graph, "", options.format or None)) if options.layout else ()
+            found = _split(name, _read(folder.path, graph, options.layout, options.format))
+            if options.layout:
+                as_found = _split(name, _read(folder.path, graph, "", options.format))
+                pairs = zip(found, as_found, strict=False)
+                found = [replace(run, as_found=other.samples) for run, other in pairs]
             claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
-            runs += [
-                replace(run, precision=said or claim, unlaid=other and replace(other, precision=said or claim))
-                for run, other, claim in zip(found, as_found or repeat(None), claims, strict=False)
-            ]
+            found = [replace(run, precision=said or claim) for run, claim in zip(found, claims, strict=True)]
+            runs += [replace(run, siblings=tuple(r for r in found if r is not run)) for run in found]
         except InputError as e:
             if len(options.folders) == 1:
                 raise
-            runs.append(RecordedRun(name, missing=e.what, precision=said or ""))
+            runs.append(RecordedRun(name, missing=e.what, precision=said))
     if all(run.missing for run in runs):
         raise InputError("; ".join(run.missing for run in runs), "--recorded names a folder of layer dumps")
     return runs
 
 
-def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> Recording:
+def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
     """A recording; the shapes in it count as the files' own where the user says their layout."""
     recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
@@ -149,9 +203,9 @@ def _names(options: RecordingOptions) -> list[str]:
     Raises:
         UsageError: a folder or a label is given twice.
     """
-    names = [options.labels.get(folder, Path(os.path.realpath(folder)).name) for folder in options.folders]
+    names = [folder.label or Path(os.path.realpath(folder.path)).name for folder in options.folders]
     if len(set(names)) < len(names):
-        names = [options.labels.get(folder, str(folder)) for folder in options.folders]
+        names = [folder.label or str(folder.path) for folder in options.folders]
     if len(set(names)) < len(names):
         twice = next(name for k, name in enumerate(names) if name in names[:k])
         raise UsageError(f"--recorded: '{clean(twice)}' is given twice", "a label of its own for each: LABEL=DIR")
@@ -167,11 +221,10 @@ def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[
             raise UnknownName(f"--map: nothing recorded is called '{clean(name)}'", nearest=nearest(name, list(known)))
         ours[name] = (*ours.get(name, ()), tensor)
 
-    def marked(run: RecordedRun) -> RecordedRun:
-        samples = tuple(tuple(_marked(e, ours) for e in sample) for sample in run.samples)
-        return replace(run, samples=samples, unlaid=run.unlaid and marked(run.unlaid))
+    def marked(samples: Samples) -> Samples:
+        return tuple(tuple(_marked(e, ours) for e in sample) for sample in samples)
 
-    return [marked(run) for run in runs]
+    return [replace(run, samples=marked(run.samples), as_found=marked(run.as_found)) for run in runs]
 
 
 def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
@@ -197,7 +250,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
         run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=natural_order))
         runs.append(RecordedRun(run_name, recorded, samples))
-    return _with_siblings(_with_inputs(runs))
+    return _with_inputs(runs)
 
 
 def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
@@ -211,10 +264,6 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
         for run in others
     ]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
-
-
-def _with_siblings(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    return [replace(run, siblings=tuple(r for r in runs if r is not run)) for run in runs]
 
 
 def _fed(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
@@ -232,18 +281,8 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
                 "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
                 clean(run.name), count(len(run.samples), "sample"), count(number, "sample"),
             )  # fmt: skip
-        out.append(_shortened(run, number))
+        out.append(replace(run, samples=run.samples[:number], as_found=run.as_found[:number]))
     return out
-
-
-def _shortened(run: RecordedRun, number: int) -> RecordedRun:
-    return replace(run, samples=run.samples[:number], unlaid=run.unlaid and _shortened(run.unlaid, number))
-
-
-def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:
-    """The candidate that recorded the runs; it cannot be run. `precision` None: the coarsest of the runs'."""
-    claim = reduce(_coarser, (run.precision or claim_of(run) for run in runs), PRECISIONS[0])
-    return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)
 
 
 def _coarser(one: str, other: str) -> str:
@@ -280,26 +319,20 @@ def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded
 
 def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
     """Per sample, the entries of the model's inputs; of the run that holds most of them."""
-    best: list[dict[str, DumpEntry]] = []
-    for run in runs:
-        samples = [_inputs(run, entries, graph) for entries in run.samples]
-        if samples and min(map(len, samples)) > (min(map(len, best)) if best else 0):
-            best = samples
-    return best
+    found = [[_inputs(run, entries, graph) for entries in run.samples] for run in runs if run.samples]
+    return max((samples for samples in found if all(samples)), key=lambda samples: min(map(len, samples)), default=[])
 
 
 def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
     """By name; or by number, as in ONNX's input_0.pb."""
-    assert run.recording
-    plain = run.recording.plain
-    written = {form: name for name in graph.inputs for form in (plain(name), plain(safe_name(name)))}
+    written = WrittenNames(graph.inputs, run.plain)
     numbered = list(graph.inputs)
     inputs: dict[str, DumpEntry] = {}
     for entry in entries:
         if entry.lacks:
             continue
         recorded = entry.tensor or entry.node
-        name = recorded if recorded in graph.inputs else written.get(plain(recorded), "")
+        name = next(iter(written.find(recorded)), "")
         if not name and entry.role == "input" and re.fullmatch(r"input_\d+", recorded) and entry.index < len(numbered):
             name = numbered[entry.index]
         if name:
@@ -330,7 +363,9 @@ def _declared(entry: DumpEntry, graph: Graph, name: str) -> Array:
     array = entry.read()
     _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
-        shape = _filled(dims, array)
+        given = array.shape if len(dims) == array.ndim else [None] * len(dims)
+        known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
+        shape = filled(known, array.size)
         aligned = next(alignments(array, shape, entry.assumed), None) if shape is not None else None
         if aligned is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))
@@ -342,16 +377,6 @@ def _declared(entry: DumpEntry, graph: Graph, name: str) -> Array:
             log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)
         array = array.astype(np_dtype(dtype))
     return array
-
-
-def _filled(dims: Sequence[int | str | None], array: Array) -> tuple[int, ...] | None:
-    """The declared shape, its open dimensions taken from the array; None where the array cannot have it."""
-    if len(dims) == array.ndim:
-        return tuple(d if isinstance(d, int) else s for d, s in zip(dims, array.shape, strict=True))
-    fixed = math.prod(d for d in dims if isinstance(d, int))
-    if sum(not isinstance(d, int) for d in dims) > (fixed > 0) or array.size % max(fixed, 1):
-        return None
-    return tuple(d if isinstance(d, int) else array.size // fixed for d in dims)
 
 
 def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:

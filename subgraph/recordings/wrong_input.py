@@ -17,9 +17,9 @@ from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
 from subgraph.recordings.matching.match import EXACT, match_entries
-from subgraph.recordings.matching.matched import TensorMatch
-from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
+from subgraph.recordings.run_comparison import RunComparison
+from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
 from subgraph.trials.trial import Trials
@@ -45,37 +45,31 @@ def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[s
     return found
 
 
-def find_misread_input(
-    trials: Trials,
-    recording: Recording,
-    entries: Sequence[DumpEntry],
-    matches: Mapping[str, TensorMatch],
-    failing: Collection[str],
-) -> MisreadInput | None:
+def find_misread_input(trials: Trials, run: RecordedRun, compared: RunComparison | None) -> MisreadInput | None:
     """How the device was fed, if that explains the first tensors that are wrong; None where nothing does.
 
-    Args:
-        entries: of the first sample. matches: those that were compared; empty where nothing could be.
-        failing: the tensors that are wrong in place.
+    `compared`: with the user's input; None where no tensor could be.
 
     Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
     """
     graph, end = trials.graph, time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
+    rows = compared.rows if compared else {}
+    matches = {n: match for n, match in compared.matched[0].matches.items() if n in rows} if compared else {}
     for name in graph.inputs:
-        wrong = [n for n in first_recorded(graph, name, matches) if n in failing]
+        wrong = [n for n in first_recorded(graph, name, matches) if rows[n].failing]
         if matches and not wrong:
             continue
-        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(entries, math.inf)
+        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(run.samples[0], math.inf)
         for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(trials, [name])):
-            far = _distance(fed_with(trials, misread), recording, distances)
+            far = _distance(fed_with(trials, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
                 return misread
     return best[1]
 
 
-def _distance(trials: Trials, recording: Recording, before: Mapping[DumpEntry, float]) -> float:
+def _distance(trials: Trials, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
     """The mean distance of some entries from the reference, infinite unless each is far nearer than `before`.
 
     Where nothing is known of any of them: of those that have a match at all.
@@ -84,7 +78,7 @@ def _distance(trials: Trials, recording: Recording, before: Mapping[DumpEntry, f
     try:
         if not known and not _may_hold(trials, list(before)):
             return math.inf
-        matches = match_entries(trials, recording, list(before)).matches.values()
+        matches = match_entries(trials, run.plain, list(before)).matches.values()
     except (InputError, ModelError, WorkerDied):
         return math.inf
     distances = {m.entry: m.distance for m in matches if m.tensor in trials.graph.maker}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from subgraph.reports import Document, cleaned, listed, origins, title, view
 from subgraph.reports._compared import METRICS
+from subgraph.text import cell
 
 FILE = "report.csv"
 COLUMNS = (
@@ -18,7 +19,6 @@ COMPARED = (
     "row", "index", "node", "op", "tensor", "column", "status", "signature", *METRICS, "recorded_as", "matched_by",
     "beside", "count", "why", "source",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
 
@@ -31,15 +31,6 @@ def render(document: Document) -> str:
     for row in (*_steps(shown), *_findings(shown), *_alone(shown)):
         writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
     return out.getvalue()
-
-
-def cell(name: str) -> str:
-    """A cleaned text for a spreadsheet: it never starts a formula.
-
-    >>> cell("=1+1")
-    "'=1+1"
-    """
-    return f"'{name}" if name.startswith(FORMULA) else name
 
 
 def _steps(document: Document) -> Iterator[dict[str, object]]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from subgraph.errors import SubcutError
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import DumpHints, TensorSpec
+from subgraph.recordings.dumps import DumpHints, TensorSpec, WrittenNames
 from tests.recordings.test_dumps import FORMATS, MADE, ONE
 
 ENTRIES = 12  # of a recording that are read; damage makes no more of them
@@ -203,7 +203,9 @@ def read(folder: Path, word: str, known: DumpHints) -> str:
     """
     recording.detect(folder)
     found = recording.open(folder, word, known)
-    found.candidates([*[e.name for e in found][:ENTRIES], "conv1", ""])
+    written = WrittenNames([*[e.name for e in found][:ENTRIES], "conv1", ""], found.plain)
+    for e in found:
+        written.meant_by(e)
     lost = 0
     for e in list(found)[:ENTRIES]:
         assert isinstance(e.target, str) and repr(e)

@@ -19,10 +19,9 @@ from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.matching.align import absorb_requantization
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, open_trials
 from subgraph.types import Array
 
 STEP, ZERO = 0.05, 120
@@ -56,11 +55,12 @@ def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:
     onnx.save(net(quantized), folder / "net.onnx")
     np.save(folder / "x.npy", DATA)
     graph = load(folder / "net.onnx")
-    with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding((str(folder / "x.npy"),))) as (runs, fed):
-        candidate = candidate_of(runs, None)
-        assert candidate.precision == "int8"
-        with open_trials(graph, Setup(candidate, fed, folder / "out", stored=False), reference) as trials:
-            return compare_run(trials, runs[0])
+    with open_runs(
+        graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding((str(folder / "x.npy"),))
+    ) as recorded:
+        assert recorded.candidate.precision == "int8"
+        with recorded.trials(graph, reference, folder / "out") as (trials, (run,)):
+            return compare_run(trials, run)
 
 
 SOME = np.random.default_rng(0).choice([-1, 0, 1], DATA.shape, p=[0.1, 0.8, 0.1])

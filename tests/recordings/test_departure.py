@@ -17,10 +17,9 @@ from subgraph.graph.graph import load
 from subgraph.recordings.departure import compare_runs, to_narrow
 from subgraph.recordings.document import RecordedDocument, document
 from subgraph.recordings.reference_tensors import displaced, remoteness
-from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, open_trials
 from tests.helpers.run_command import subcut
 
 Array = npt.NDArray[Any]
@@ -63,14 +62,14 @@ def told(
                 device.save(kept, device.fed(), device.Dumps(left), tmp_path / label)
                 if kind == "foreign":
                     (tmp_path / label / "data.npy").unlink()
-        folders = tuple(tmp_path / label for label in kinds)
-        precisions = {folder: "int8" for folder in folders if folder.name in INT8}
+        folders = tuple(RecordedFolder(tmp_path / n, precision="int8" if n in INT8 else "") for n in kinds)
         graph = load(tmp_path / "net.onnx")
-        with open_runs(graph, RecordingOptions(folders, precisions=precisions), Feeding()) as (runs, fed):
-            setup = Setup(candidate_of(runs, None), fed, tmp_path / "out", stored=False)
-            with open_trials(graph, setup, reference) as trials:
-                compared = compare_runs(trials, runs)
-                return document(trials, compared, trials.tensors(), "noise"), to_narrow(trials, compared).run.name
+        with (
+            open_runs(graph, RecordingOptions(folders), Feeding()) as recorded,
+            recorded.trials(graph, reference, tmp_path / "out") as (trials, runs),
+        ):
+            compared = compare_runs(trials, runs)
+            return document(trials, compared, trials.tensors(), "noise"), to_narrow(compared).run.name
 
     return tell
 
@@ -195,7 +194,6 @@ def test_a_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     words = [str(tmp_path / "a=b"), "c:fp16=d=e"]
     options = recording_options(RecordedOptions(recorded=words), RuntimeOptions(), InputOptions())
-    assert options.folders == (tmp_path / "a=b", Path("d=e"))
-    assert options.labels == {Path("d=e"): "c"} and options.precisions == {Path("d=e"): "fp16"}
+    assert options.folders == (RecordedFolder(tmp_path / "a=b"), RecordedFolder(Path("d=e"), "c", "fp16"))
     with pytest.raises(UsageError):
         recording_options(RecordedOptions(recorded=["a:fp8=b"]), RuntimeOptions(), InputOptions())

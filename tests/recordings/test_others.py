@@ -37,7 +37,6 @@ from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
-from subgraph.trials.session import Setup, open_trials
 from subgraph.types import Array
 
 FAULTY = "/layer1/layer1.1/conv2/Conv"
@@ -91,14 +90,16 @@ def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
     def compare(folder: Path, model: str = "resnet.onnx", fed: bool = True) -> Found:
         graph = load(others / model)
         feeding = Feeding(inputs=(str(others / "x.npy"),) if fed else ())
-        options = runs.RecordingOptions((folder,))
-        with Reference() as reference, runs.open_runs(graph, options, feeding) as (found, feeds):
-            setup = Setup(runs.candidate_of(found, None), feeds, tmp_path, "noise", stored=False)
-            with open_trials(graph, setup, reference) as trials:
-                (run,) = runs.limit_samples(found, len(trials.values.samples))
-                done = compare_run(trials, run)
-                places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(trials, done)]
-                return Found(done, places)
+        options = runs.RecordingOptions((runs.RecordedFolder(folder),))
+        with (
+            Reference() as reference,
+            runs.open_runs(graph, options, feeding) as recorded,
+            recorded.trials(graph, reference, tmp_path) as (trials, found),
+        ):
+            (run,) = runs.limit_samples(found, len(trials.values.samples))
+            done = compare_run(trials, run)
+            places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
+            return Found(done, places)
 
     return compare
 
@@ -193,7 +194,7 @@ def test_what_a_tool_saves_of_its_own(
     saved = {f"kernel_{k}": w.T for k, w in enumerate(weights.values()) if w.ndim == 4}
     helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
     run = compared(written(tmp_path / "dump", values | saved | helpers)).run
-    assert {why for e, why in run.matched[0].skipped} >= {f"the weight {n}, which is not compared" for n in weights
+    assert {left.why for left in run.matched[0].skipped} >= {f"the weight {n}, which is not compared" for n in weights
                                                           if weights[n].ndim == 4}  # fmt: skip
     assert not run.notes and exit_code([run]) == 0
 
@@ -240,7 +241,7 @@ def test_one_value_under_two_names(values: dict[str, Array], tmp_path: Path, com
     value = values["/stem/Conv_output_0"]
     found = compared(written(tmp_path / "dump", {"q1": value, "q2": value}))
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
-    assert [why for _, why in found.run.matched[0].unmatched] == ["a copy of /stem/Conv_output_0"]
+    assert [left.why for left in found.run.matched[0].unmatched] == ["a copy of /stem/Conv_output_0"]
     assert exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
 
 

@@ -1,8 +1,7 @@
 """Recordings against a model: matching, judging, intervals, cases.
 
 Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`, `recordings.compare`,
-`recordings.document`, `recordings.interval`, `recordings.cut`, `recordings.result_folder` and
-`recordings.msaccucmp.table`.
+`recordings.document`, `recordings.interval`, `recordings.cut` and `recordings.result_folder`.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ from subgraph.graph.graph import load
 from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.reports import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, open_trials
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import Done, subcut
 
@@ -251,10 +249,11 @@ def test_law_what_is_matched_holds_that_tensor(
         word = f"blob{k}" if dice.random() < 0.3 else name.replace("/", "_")
         np.save(folder / "dump" / f"{word}.npy", value)
     graph = load(folder / "net.onnx")
-    with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            (found,) = compare.match_run(trials, runs[0])
+    with (
+        open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
+        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+    ):
+        (found,) = compare.match_run(trials, runs[0])
     for tensor, held in found.matches.items():
         if tensor != "data":
             assert np.array_equal(held.entry.read(), values[tensor])
@@ -465,11 +464,12 @@ def test_recording_and_lint_are_weights_of_the_search(
 
     here = fifty(wrong=33, kind=device.KINDS[1])
     graph = load(here / "net.onnx")
-    with open_runs(graph, RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(candidate_of(runs, None), fed, here / "out", stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            seen = [compare.compare_run(trials, run) for run in runs]
-            weights = interval.node_weights(graph, interval.interval_weights(trials, seen))
+    with (
+        open_runs(graph, RecordingOptions((RecordedFolder(here / "dump"),)), Feeding()) as recorded,
+        recorded.trials(graph, reference, here / "out") as (trials, runs),
+    ):
+        seen = [compare.compare_run(trials, run) for run in runs]
+        weights = interval.node_weights(graph, interval.interval_weights(seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
 
@@ -574,12 +574,13 @@ def seen_in(
     """
     onnx.save(model, folder / "net.onnx")
     graph = load(folder / "net.onnx")
-    with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            then()
-            found = compare.compare_run(trials, runs[0])
-            places = [one.region.nodes for one in interval.find_intervals(trials, found)]
+    with (
+        open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
+        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+    ):
+        then()
+        found = compare.compare_run(trials, runs[0])
+        places = [one.region.nodes for one in interval.find_intervals(found)]
     return found, contrast.exit_code([found]), places
 
 
@@ -681,7 +682,7 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     assert (code, places) == (5, [])
     assert found.rows["t0"].agreeing
     assert "random numbers enter it" in found.rows["sum"].why
-    assert {e.name: why for e, why in found.matched[0].skipped} == {
+    assert {left.entry.name: left.why for left in found.matched[0].skipped} == {
         "drawn": "random numbers, which are not compared",
         "c": "a constant, which is not compared",
     }

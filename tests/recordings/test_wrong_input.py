@@ -20,10 +20,9 @@ from subgraph.recordings import interval
 from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.run_comparison import RunComparison
-from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, open_trials
 from subgraph.types import Array
 
 SHAPE = (1, 3, 12, 10)
@@ -80,13 +79,14 @@ def seen(
     onnx.save(net(), folder / "net.onnx")
     np.save(folder / "x.npy", image())
     graph = load(folder / "net.onnx")
-    options = RecordingOptions((folder / "dump",), layout=layout, tensor_map=tensor_map or {})
+    options = RecordingOptions((RecordedFolder(folder / "dump"),), layout=layout, tensor_map=tensor_map or {})
     feeding = Feeding((str(folder / "x.npy"),))
-    with open_runs(graph, options, feeding) as (runs, fed):
-        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
-        with open_trials(graph, setup, reference) as trials:
-            found = compare_run(trials, runs[-1])
-            return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(trials, found)]
+    with (
+        open_runs(graph, options, feeding) as recorded,
+        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+    ):
+        found = compare_run(trials, runs[-1])
+        return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)]
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,8 @@ from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import _schema, cleaned, headline, problem, rendered, schema
-from subgraph.reports.csv import FORMULA
 from subgraph.reports.md import code, table_code
-from subgraph.text import prediction
+from subgraph.text import FORMULA, prediction
 
 FORMS = plugins.names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")

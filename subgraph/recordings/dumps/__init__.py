@@ -3,6 +3,7 @@
     detect(files: Files) -> int                    NONE, BARE, TYPED or MARKED: how surely the files are of this format
     entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]     the tensors; no values are read yet
     plain(name: str) -> str                        optional: a name as this tool writes it; idempotent
+    HALF = True                                    optional: it computes floats in float16, whatever it writes
     write(tensors: Tensors, folder: Path) -> None  optional; HOLDS: the element types that come back unchanged
 
 A format opens files through `Files` only, which stays in the folder and checks sizes before memory is taken. A damaged
@@ -12,7 +13,7 @@ others are still read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -66,6 +67,36 @@ class TensorSpec:
         return tuple(d for d in self.shape if d is not None)
 
 
+class WrittenNames:
+    """A model's names, found by what a tool, or subcut, writes for them; `plain`: a name as the tool writes it."""
+
+    def __init__(self, names: Iterable[str], plain: Callable[[str], str]) -> None:
+        self.names = dict.fromkeys(names)
+        self.plain = plain
+        self._written: dict[str, list[str]] = {}
+        for name in self.names:
+            for form in dict.fromkeys((plain(name), plain(safe_name(name)))):
+                self._written.setdefault(form, []).append(name)
+
+    def find(self, recorded: str) -> list[str]:
+        """The same name; else those that would be written so, in the order of the model."""
+        return [recorded] if recorded in self.names else self._written.get(self.plain(recorded), [])
+
+    def alike(self, name: str) -> list[str]:
+        """The names, this one among them, that subcut and the tool write in the same way."""
+        return self._written.get(self.plain(safe_name(name)), [])
+
+    def meant_by(self, entry: DumpEntry) -> list[str]:
+        """The names that an entry may stand for: those that the recording itself says, else its tensor's, its node's.
+
+        Inputs of a node stand for nothing unless the tensor is named. After fusion a node may hold another tensor than
+        its name says.
+        """
+        originals = [name for name in entry.originals if name in self.names]
+        recorded = (entry.tensor, entry.node if entry.role == "output" else "")
+        return originals or next(filter(None, (self.find(name) for name in recorded if name)), [])
+
+
 @dataclass(frozen=True)
 class DumpHints:
     """What is known of the tensors from elsewhere.
@@ -80,23 +111,16 @@ class DumpHints:
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     layout: str = ""
     lenient: bool = False
-    _written: dict[Callable[[str], str], dict[str, list[TensorSpec]]] = field(
+    _written: dict[Callable[[str], str], WrittenNames] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
         """The spec of a name as a tool wrote it; an empty one if several tensors would be written so."""
-        specs = [self.specs[name]] if name in self.specs else self._by_written(plain).get(plain(name), [])
-        return replace(specs[0], assumed=True) if len(specs) == 1 else TensorSpec()
-
-    def _by_written(self, plain: Callable[[str], str]) -> dict[str, list[TensorSpec]]:
         if plain not in self._written:
-            written: dict[str, list[TensorSpec]] = {}
-            self._written[plain] = written
-            for name, spec in self.specs.items():
-                for form in {plain(name), plain(safe_name(name))}:
-                    written.setdefault(form, []).append(spec)
-        return self._written[plain]
+            self._written[plain] = WrittenNames(self.specs, plain)
+        names = self._written[plain].find(name)
+        return replace(self.specs[names[0]], assumed=True) if len(names) == 1 else TensorSpec()
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.files import Files
 from subgraph.storage import layouts
 
@@ -29,6 +30,11 @@ class Origin:
     fused: tuple[str, ...]
     shape: tuple[int, ...] | None
     layout: str
+
+    def of(self, entry: DumpEntry) -> DumpEntry:
+        """The entry with the nodes of the model that it is."""
+        originals = (self.name,) if self.name else ()
+        return replace(entry, originals=originals, original_index=self.index, fused=self.fused)
 
 
 def plain(name: str) -> str:

@@ -1,7 +1,7 @@
 """The child's half of `hdf5`: h5py's C library reads an untrusted file in a process of its own.
 
-`python _hdf5_child.py FILE BYTES`, with the limit of memory. It prints a line of JSON with the datasets. For each
-number of a dataset on a line of standard input it prints a line with `bytes` or `error`, and the values behind it.
+`python _hdf5_child.py FILE BYTES PIPE`, with the limit of memory. It is asked for the number of a dataset, and sends an
+error, or nothing, and then the values; of a number below 0 a JSON with the datasets.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import h5py
@@ -23,27 +25,29 @@ WORDS = {"S": "bytes", "V": "records or raw bytes", "O": "objects"}
 
 
 def main() -> None:
-    """List the file, then give values until standard input closes."""
+    """Answer until the other end closes."""
     limit(resource.RLIMIT_DATA, int(sys.argv[2]))
     limit(resource.RLIMIT_CPU, SECONDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends this process
-    try:
-        file = h5py.File(sys.argv[1], "r", locking=False)
-        found = list(datasets(file, "", ()))
-        reply({"datasets": [describe(name, d) for name, d in found]})
-    except (OSError, RuntimeError, ValueError, KeyError) as e:
-        reply({"error": str(e)})
-        return
-    for line in sys.stdin:
-        try:
-            array = np.ascontiguousarray(found[int(line)][1][()])
-            data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        except (OSError, RuntimeError, ValueError, KeyError) as e:
-            reply({"error": str(e), "bytes": 0})
-        else:
-            reply({"bytes": len(data)})
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+    connection, found = Connection(int(sys.argv[3])), list[tuple[str, h5py.Dataset]]()
+    with suppress(EOFError, ConnectionError):
+        while True:
+            number, error, data = int(connection.recv_bytes()), "", b""
+            try:
+                found = found or list(datasets(h5py.File(sys.argv[1], "r", locking=False), "", ()))
+                data = (
+                    values(found[number][1]) if number >= 0 else json.dumps([describe(*one) for one in found]).encode()
+                )
+            except (OSError, RuntimeError, ValueError, KeyError) as e:
+                error = str(e) or type(e).__name__
+            connection.send_bytes(error.encode())
+            connection.send_bytes(data)
+
+
+def values(dataset: h5py.Dataset) -> bytes:
+    """A dataset's, little-endian."""
+    array = np.ascontiguousarray(dataset[()])
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def limit(kind: int, amount: int) -> None:
@@ -51,12 +55,6 @@ def limit(kind: int, amount: int) -> None:
     hard = resource.getrlimit(kind)[1]
     least = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
     resource.setrlimit(kind, (least, hard))
-
-
-def reply(document: dict[str, Any]) -> None:
-    """A line of JSON."""
-    sys.stdout.buffer.write(json.dumps(document).encode() + b"\n")
-    sys.stdout.buffer.flush()
 
 
 def datasets(group: h5py.Group, path: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:

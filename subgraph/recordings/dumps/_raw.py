@@ -12,7 +12,7 @@ import numpy as np
 from subgraph.errors import InputError
 from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
-from subgraph.recordings.files import MAX_RANK, Files
+from subgraph.recordings.files import MAX_RANK, Files, filled
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 from subgraph.types import Array
@@ -83,12 +83,8 @@ def fit_size(
     """
     if dims is None:
         return (), None
-    fixed = math.prod(d for d in dims if d is not None)
-    count = size * 8 // dtypes.bits_of(dtype)
-    if sum(d is None for d in dims) > (fixed > 0):
-        return (), None
-    shape = tuple(count // fixed if d is None else d for d in dims)
-    if min(shape, default=0) < 0:
+    shape = filled(dims, size * 8 // dtypes.bits_of(dtype))
+    if shape is None or min(shape, default=0) < 0:
         return (), None
     for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):
         stored = layouts.stored_shape(shape, layout, c0)
@@ -130,10 +126,8 @@ def _strided(files: Files, name: str, spec: TensorSpec, strides: tuple[int, ...]
     if math.prod(shape) * item.itemsize > files.sizes[name] or end > files.sizes[name]:
         raise files.damaged(name, f"strides {list(strides)} of shape {list(shape)} lead beyond its end")
     data = files.mapped(name, spec.offset, end)
-    offsets = np.zeros(shape, np.int64)
-    for axis, (d, s) in enumerate(zip(shape, strides, strict=True)):
-        offsets += (np.arange(d) * (s if d > 1 else 0)).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    values = data[offsets[..., None] + np.arange(item.itemsize)]
+    steps = [step if size > 1 else 0 for size, step in zip(shape, strides, strict=True)]
+    values = np.lib.stride_tricks.as_strided(data, (*shape, item.itemsize), (*steps, 1))
     return np.ascontiguousarray(values).view(item).reshape(shape)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -180,17 +180,18 @@ def title_lines(files: Files, name: str) -> int | None:
     return 1 if titled else None
 
 
-def of_columns(files: Files, name: str) -> DumpEntry | None:
-    """The entry, which is not read, of numbers under several titles of unknown meaning; None of anything else."""
+def number_file(files: Files, name: str, hints: DumpHints, plain: Callable[[str], str]) -> Iterator[DumpEntry]:
+    """The entry of a file of numbers; that of numbers under several titles is not read; none of anything else."""
     titles = files.head(name).partition(b"\n")[0].strip()
-    if not re.search(rb"[,\t]", titles) or is_numeric(files, name) or not is_numeric(files, name, 1):
-        return None
-    stem = name.rpartition(".")[0]
-    lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
-    return DumpEntry(name, unreadable, tensor=stem.rpartition("/")[2], side=stem.rpartition("/")[0], lacks=lacks)
+    if (skip := title_lines(files, name)) is not None:
+        yield _tensor_entry(files, name, skip, hints, plain)
+    elif re.search(rb"[,\t]", titles) and is_numeric(files, name, 1):
+        stem = name.rpartition(".")[0]
+        lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
+        yield DumpEntry(name, unreadable, tensor=stem.rpartition("/")[2], side=stem.rpartition("/")[0], lacks=lacks)
 
 
-def tensor_entry(files: Files, name: str, skip: int, hints: DumpHints, plain: Callable[[str], str]) -> DumpEntry:
+def _tensor_entry(files: Files, name: str, skip: int, hints: DumpHints, plain: Callable[[str], str]) -> DumpEntry:
     """The entry of a file of numbers, below the first `skip` lines, that has its tensor's name.
 
     Type and shape come from a comment in it, or from the hints.

@@ -167,10 +167,7 @@ def _with_origin(entry: DumpEntry, op: Any, origin: _atc.Origin | None) -> DumpE
             original_layout=_ascend.FORMATS[op.format] if op.name and op.format == 1 else "",
         )
     return replace(
-        entry,
-        originals=(origin.name,) if origin.name else (),
-        original_index=origin.index,
-        fused=origin.fused,
+        origin.of(entry),
         original_shape=entry.original_shape or origin.shape,
         original_layout=origin.layout if origin.layout in OTHER_ORDERS else "",
         note="" if origin.fused else "inserted by the compiler",

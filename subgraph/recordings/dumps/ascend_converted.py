@@ -68,12 +68,9 @@ def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None)
         entry = _raw.entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
     entry = replace(
         entry, tensor="", node=name.node, role=name.role, index=name.index, layout=name.layout, original_shape=None,
-        side=file.rpartition("/")[0], stem=file[: -len(".npy")],
+        side=file.rpartition("/")[0],
     )  # fmt: skip
     if not origin or name.role == "input":
         return entry
     shape = origin.shape if name.layout in layouts.BLOCKED else None
-    originals = (origin.name,) if origin.name else ()
-    return replace(
-        entry, originals=originals, original_index=origin.index, fused=origin.fused, original_shape=shape or None
-    )
+    return replace(origin.of(entry), original_shape=shape or None)

@@ -51,21 +51,12 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per tensor of a table, one per file of numbers; others (profiles, statistics) hold no tensors."""
     for file in files.ending(*ENDS):
-        columns, titles = _columns(files, file), _text.title_lines(files, file)
-        if columns:
-            yield from _table(files, file, columns, hints)
-        elif titles is not None:
-            yield _text.tensor_entry(files, file, titles, hints, plain)
-        elif unsure := _text.of_columns(files, file):
-            yield unsure
+        columns = _columns(files, file)
+        yield from _table(files, file, columns, hints) if columns else _text.number_file(files, file, hints, plain)
 
 
 def _base(file: str) -> str:
     return file.rpartition("/")[2].rpartition(".")[0]
-
-
-def _side(file: str) -> str:
-    return file.rpartition("/")[0]
 
 
 def _delimiter(file: str) -> str:
@@ -89,7 +80,7 @@ def _table(files: Files, file: str, columns: _TableColumns, hints: DumpHints) ->
     stems = safe_names(found)
     for name, rows in found.items():
         if columns.name < 0:
-            side, stem = _side(file), ""
+            side, stem = file.rpartition("/")[0], ""
         else:
             side, stem = file.rpartition(".")[0], f"{file.rpartition('.')[0]}/{stems[name]}"
         yield replace(_entry(files, file, name, rows, len(columns.indices), hints), side=side, stem=stem)

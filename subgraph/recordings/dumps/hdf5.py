@@ -5,7 +5,6 @@ h5py is what writes these files; its C library may crash on damaged ones, so it 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -16,6 +15,8 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ ENDS = (".h5", ".hdf5", ".hdf")
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MEMORY_SHARE = 0.5  # of the machine's memory, for the child
 CHILD = Path(__file__).with_name("_hdf5_child.py")
+LIST = -1  # asks for the list, in the place of a dataset's number
 # No filter is loaded from a library beside h5py's own; a folder that is read-only cannot be locked.
 ENVIRONMENT = {"HDF5_PLUGIN_PRELOAD": "::", "HDF5_USE_FILE_LOCKING": "FALSE"}
 plain = _npy.plain
@@ -77,64 +79,49 @@ class _Reader:
     def __init__(self, files: Files, file: str) -> None:
         self.files, self.file = files, file
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def listing(self) -> list[dict[str, Any]]:
         """Name, type and shape of each dataset. Raises InputError: the file is damaged."""
-        with self._lock:
-            return self._begin()
+        listed: list[dict[str, Any]] = json.loads(self._ask(LIST))
+        return listed
 
     def values(self, number: int, dtype: str, shape: tuple[int, ...]) -> Array:
         """A dataset's values. Raises InputError: they cannot be read."""
-        with self._lock:
-            if self._process is None:
-                self._begin()
-            assert self._process and self._process.stdin
-            with contextlib.suppress(OSError):  # it ended, which the answer tells
-                self._process.stdin.write(f"{number}\n".encode())
-                self._process.stdin.flush()
-            data = self._answer()["data"]
-        array = np.frombuffer(bytearray(data), np.dtype(dtype).newbyteorder("<"))
+        array = np.frombuffer(bytearray(self._ask(number)), np.dtype(dtype).newbyteorder("<"))
         return self.files.shaped(self.file, _npy.native(array, dtype), shape)
 
-    def _begin(self) -> list[dict[str, Any]]:
-        self._process = self._start()
-        listed: list[dict[str, Any]] = self._answer()["datasets"]
-        return listed
+    def _ask(self, number: int) -> bytes:
+        """What the child answers. Raises InputError: it reports an error, or ended."""
+        with self._lock:
+            process, connection = self._child = self._child or self._start()
+            try:
+                connection.send_bytes(str(number).encode())
+                error, data = connection.recv_bytes(), connection.recv_bytes()
+            except (OSError, EOFError) as e:
+                self._child = None
+                _end(process, connection)
+                why = f"h5py ended with code {process.returncode}, by a crash or at its limit of time or memory"
+                raise self.files.damaged(self.file, why) from e
+        if error:
+            raise self.files.damaged(self.file, error.decode())
+        return data
 
-    def _answer(self) -> dict[str, Any]:
-        """The child's next line; `data`: the bytes behind it.
-
-        Raises:
-            InputError: it reports an error, or ended.
-        """
-        process = self._process
-        assert process and process.stdout
-        try:
-            answer: dict[str, Any] = json.loads(process.stdout.readline())
-            count = answer.get("bytes", 0)
-            answer["data"] = process.stdout.read(count)
-            if len(answer["data"]) != count:
-                raise ValueError("it ended early")
-        except (OSError, ValueError) as e:
-            self._process = None
-            _end(process)
-            why = f"h5py ended with code {process.returncode}, by a crash or at its limit of time or memory"
-            raise self.files.damaged(self.file, why) from e
-        if "error" in answer:
-            raise self.files.damaged(self.file, answer["error"])
-        return answer
-
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        ours, theirs = Pipe()
         memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
-        command = [sys.executable, "-P", CHILD, self.files.path(self.file).resolve(), str(memory)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, **pipes)  # type: ignore[call-overload]
-        weakref.finalize(self, _end, process)
-        return process  # type: ignore[no-any-return]
+        path = self.files.path(self.file).resolve()
+        words = [sys.executable, "-P", str(CHILD), str(path), str(memory), str(theirs.fileno())]
+        quiet = subprocess.DEVNULL
+        with theirs:
+            process = subprocess.Popen(
+                words, env=os.environ | ENVIRONMENT, pass_fds=[theirs.fileno()], stdin=quiet, stdout=quiet, stderr=quiet
+            )
+        weakref.finalize(self, _end, process, ours)
+        return process, ours
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     process.kill()
-    with contextlib.suppress(OSError), process:  # closes the pipes, and waits
-        pass
+    process.wait()
+    connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -12,17 +11,15 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, checked_arrays, dtype_of
-from subgraph.recordings.files import Files
+from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors
 from subgraph.types import Array
 
-_ZIP = b"PK\x03\x04"
 plain = _npy.plain
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
 MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
-_ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 
 T = TypeVar("T")
 
@@ -30,7 +27,7 @@ T = TypeVar("T")
 def detect(files: Files) -> int:
     """By the magic number of .npz files; by the end .npy."""
     named = files.ending(".npy", ".npz")
-    return TYPED if any(n.endswith(".npy") or files.head(n, 4) == _ZIP for n in named) else NONE
+    return TYPED if any(n.endswith(".npy") or files.head(n, 4) == ZIP for n in named) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -45,7 +42,7 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
     try:
         with zipfile.ZipFile(files.path(name)) as archive:
             infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
-    except _ZIP_ERRORS as e:
+    except ZIP_ERRORS as e:
         raise files.damaged(name, e) from e
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
@@ -83,7 +80,7 @@ def _member(files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[Binar
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
             header = _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
             return use(member, header)  # type: ignore[arg-type]
-    except _ZIP_ERRORS as e:
+    except ZIP_ERRORS as e:
         raise files.damaged(name, e) from e
 
 

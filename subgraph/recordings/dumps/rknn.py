@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
 from subgraph.recordings.files import Files
@@ -15,17 +15,6 @@ SIDES = ("golden", "simulator", "runtime")
 HALF = True  # the NPU and its simulator compute floats in float16
 STEP = 1e-6  # "%.6f"
 INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
-# A row of error_analysis.txt
-_ROW = re.compile(r"\[(?P<op>[^\]]*)\]\s+(?P<name>\S+)(?P<numbers>(?:\s+[-+.\deE|]+|\s+\w*(?:nan|inf)\w*|\s+\|)*)\s*$")
-
-
-@dataclass(frozen=True)
-class LayerErrors:
-    """A row of error_analysis.txt: the numbers in their order, none for a layer that was fused into another."""
-
-    op: str
-    name: str
-    numbers: tuple[float, ...]
 
 
 def plain(name: str) -> str:
@@ -85,23 +74,3 @@ def _note(name: str, names: set[str]) -> str:
         if name.endswith(end) and name.removesuffix(end) in names:
             return f"inserted by the toolkit beside {name.removesuffix(end)}"
     return ""
-
-
-def errors(files: Files, file: str = ERRORS) -> list[LayerErrors]:
-    """The rows of error_analysis.txt.
-
-    Raises:
-        InputError: it is no text.
-    """
-    rows = filter(None, (_ROW.match(line.strip()) for line in files.text(file).splitlines()))
-    return [
-        LayerErrors(row["op"], row["name"], tuple(_number(w) for w in row["numbers"].replace("|", " ").split()))
-        for row in rows
-    ]
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:  # q_nan, s_nan, rt_inf
-        return float("inf") if "inf" in word else float("nan")

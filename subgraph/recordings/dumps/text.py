@@ -25,11 +25,7 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file of numbers; others (logs, lists) hold no tensors."""
     for file in files.ending(*ENDS):
-        titles = _text.title_lines(files, file)
-        if titles is not None:
-            yield _text.tensor_entry(files, file, titles, hints, plain)
-        elif unsure := _text.of_columns(files, file):
-            yield unsure
+        yield from _text.number_file(files, file, hints, plain)
 
 
 def write(tensors: Tensors, folder: Path) -> None:

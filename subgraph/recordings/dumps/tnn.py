@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +24,6 @@ _SIDES = ("cpu_", "device_", "tnn-")
 _MAGIC = (4206624770, 4206624772)
 _DTYPES = {0: "float32", 2: "int8", 3: "int32"}
 _MAX_ELEMENTS = 1 << 40  # of one tensor
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer of a .tnnproto."""
-
-    type: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
 
 def plain(name: str) -> str:
@@ -94,15 +84,12 @@ def _split(name: re.Match[str], layers: set[tuple[str, str]]) -> tuple[str, str,
 
 def _layers(files: Files) -> set[tuple[str, str]]:
     """(layer, blob) in all .tnnproto among the files, as file names have them."""
-    out: set[tuple[str, str]] = set()
-    for name in files.ending(".tnnproto"):
-        for layer in proto(files, name):
-            out |= {(layer.name.replace("/", "_"), plain(blob)) for blob in (*layer.inputs, *layer.outputs)}
-    return out
+    listed = [layer for file in files.ending(".tnnproto") for layer in proto(files, file)]
+    return {(layer.replace("/", "_"), plain(blob)) for layer, blobs in listed for blob in blobs}
 
 
-def proto(files: Files, name: str) -> list[Layer]:
-    """The layers of a .tnnproto.
+def proto(files: Files, name: str) -> list[tuple[str, list[str]]]:
+    """The layers of a .tnnproto: the name of each, and of the blobs that it reads and makes.
 
     Raises:
         InputError: the file is no .tnnproto.
@@ -117,12 +104,12 @@ def proto(files: Files, name: str) -> list[Layer]:
         raise files.damaged(name, f"no .tnnproto: {e}") from e
 
 
-def _layer(words: list[str]) -> Layer:
+def _layer(words: list[str]) -> tuple[str, list[str]]:
     inputs, outputs = int(words[2]), int(words[3])
-    names = tuple(words[4 : 4 + inputs + outputs])
-    if len(names) != inputs + outputs or inputs < 0:
-        raise ValueError(f"layer {words[1]} has {len(names)} names")
-    return Layer(words[0], words[1], names[:inputs], names[inputs:])
+    blobs = words[4 : 4 + inputs + outputs]
+    if len(blobs) != inputs + outputs or inputs < 0:
+        raise ValueError(f"layer {words[1]} has {len(blobs)} names")
+    return words[1], blobs
 
 
 def _checked(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:

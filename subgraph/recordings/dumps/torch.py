@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _torch, unreadable
-from subgraph.recordings.files import Files
+from subgraph.recordings.files import ZIP, Files
 from subgraph.storage.folders import safe_name
 
 ENDS = (".pt", ".pth")
@@ -22,7 +22,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """A lone tensor has the file's name; those of a dict have their keys, and the file is the run's."""
     for file in files.ending(*ENDS):
         stem = file.rpartition(".")[0]
-        if files.head(file, 4) != _torch.ZIP:
+        if files.head(file, 4) != ZIP:
             lacks = f"no archive, as torch before 1.6 wrote them, or no .pt: {_torch.SAVE_AS_NPY}"
             yield DumpEntry(file, unreadable, "", tensor=stem.rpartition("/")[2], lacks=lacks)
             continue

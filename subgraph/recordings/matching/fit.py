@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,13 +26,14 @@ from subgraph.recordings.matching.align import (
     foldings,
     misfit,
 )
-from subgraph.recordings.matching.matched import EntryValues, TensorMatch
+from subgraph.recordings.matching.matched import TensorMatch
 from subgraph.recordings.matching.names import common_start, recorded_name
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
+CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 
@@ -41,7 +43,7 @@ Turns = Mapping[Shapes, Sequence[tuple[str, str]]]  # (recorded name, alignment)
 
 @dataclass
 class Fit:
-    """Fits entries to tensors of sample `k`.
+    """Fits entries to tensors of sample `k`. The values of as many entries as fit stay in memory.
 
     Attributes:
         channels_last: do files hold channels last whose shape does not tell?
@@ -49,12 +51,23 @@ class Fit:
 
     trials: Trials
     k: int
-    values: EntryValues = field(default_factory=EntryValues)
     channels_last: bool = False
+    _held: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
+    _room: int = CACHE_BYTES
 
     def reference(self, tensor: str) -> Array | None:
         """The reference's value; None if it is no tensor."""
         return reference_value(self.trials, tensor, self.k)
+
+    def value(self, entry: DumpEntry) -> Array:
+        """As `DumpEntry.read`."""
+        if entry not in self._held:
+            self._held[entry] = entry.read()
+            self._room -= self._held[entry].nbytes
+            while len(self._held) > 1 and self._room < 0:
+                self._room += self._held.popitem(last=False)[1].nbytes
+        self._held.move_to_end(entry)
+        return self._held[entry]
 
     def aligned(self, entry: DumpEntry, tensor: str) -> TensorMatch:
         """The entry as this tensor, in the alignment that brings it nearest."""
@@ -65,7 +78,7 @@ class Fit:
         best, nearest = "", math.inf
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self.channels_last
-        ways = alignments(self.values.read(entry), reference.shape, entry.assumed, last)
+        ways = alignments(self.value(entry), reference.shape, entry.assumed, last)
         for number, (alignment, stored) in enumerate(ways):
             array = decoded(stored, reference, scale)
             away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
@@ -73,7 +86,7 @@ class Fit:
                 best, nearest = alignment, away
             if away <= SURELY:
                 break
-        for alignment, array in foldings(self.values.read(entry), reference.shape) if nearest > NEAR else ():
+        for alignment, array in foldings(self.value(entry), reference.shape) if nearest > NEAR else ():
             if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
                 best, nearest = alignment, away
         return TensorMatch(entry, tensor, alignment=best, distance=nearest, scale=scale)
@@ -94,7 +107,7 @@ class Fit:
         reference = self.reference(tensor)
         if reference is None:
             return None
-        value = self.values.read(entry)
+        value = self.value(entry)
         match = self.aligned(entry, tensor)
         alike = turns.get((value.shape, reference.shape), [("", match.alignment)])
         _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], recorded_name(entry)[::-1]))
@@ -106,7 +119,7 @@ class Fit:
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""
         reference = self.reference(other.tensor)
-        if reference is None or misfit(value := self.values.read(entry), reference, other.alignment, other.scale):
+        if reference is None or misfit(value := self.value(entry), reference, other.alignment, other.scale):
             return None
         array = decoded(align(value, reference, other.alignment), reference, other.scale)
         return replace(other, entry=entry, distance=relative_l2(reference, array))
@@ -120,7 +133,7 @@ class Fit:
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:
-                    ways = alignments(self.values.read(entry), reference.shape, entry.assumed, None)
+                    ways = alignments(self.value(entry), reference.shape, entry.assumed, None)
                     scale = self._scale_of(entry, tensor)
                     away = {way: relative_l2(reference, decoded(array, reference, scale)) for way, array in ways}
                 except InputError:
@@ -132,9 +145,9 @@ class Fit:
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""
-        a, b = self.values.read(entry), self.values.read(other)
+        a, b = self.value(entry), self.value(other)
         return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
 
     def digest(self, entry: DumpEntry) -> bytes:
         """The same for entries of the same numbers."""
-        return hashlib.sha256(np.ascontiguousarray(self.values.read(entry)).tobytes()).digest()
+        return hashlib.sha256(np.ascontiguousarray(self.value(entry)).tobytes()).digest()

@@ -9,21 +9,29 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import (
     BlockSums,
     nan_to_inf,
     same_numbers,
 )
 from subgraph.recordings.matching.fit import Fit, Shapes, Turns
-from subgraph.recordings.matching.matched import COPY, ORDER, MatchedRun, TensorMatch, distance_of, is_clearer
+from subgraph.recordings.matching.matched import (
+    COPIES,
+    UNREADABLE,
+    LeftOutEntry,
+    MatchedSample,
+    TensorMatch,
+    distance_of,
+    is_clearer,
+)
 from subgraph.recordings.matching.names import (
     ModelNames,
     dropped_input,
@@ -33,9 +41,7 @@ from subgraph.recordings.matching.names import (
     recorded_name,
     why_skipped,
 )
-from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors
-from subgraph.storage.folders import safe_name
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 
@@ -44,16 +50,21 @@ SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold t
 EXACT = 1e-5  # distance up to which no other tensor is considered
 UNKNOWN = "no tensor of the model by this name or value"
 UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
+REORDERED = "the numbers of a tensor in an unknown order"
+ELSEWHERE = "not the value of the tensor of their name, which is recorded elsewhere"
+CONSTANTS = "made of constants, which are not compared"
 
 
 def match_entries(
     trials: Trials,
-    recorded: Recording,
+    plain: Callable[[str], str],
     entries: Sequence[DumpEntry],
     k: int = 0,
     confirmed: Mapping[str, TensorMatch] | None = None,
-) -> MatchedRun:
-    """Which tensors of the model the entries of one run hold, for sample `k`; `confirmed`: as `confirmed_names`.
+) -> MatchedSample:
+    """Which tensors of the model the entries of one run hold, for sample `k`.
+
+    `plain`: a name as the tool writes it; `confirmed`: as `confirmed_names`.
 
     Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference values; an entry
     without a name of the model with all tensors of its size that nothing else holds.
@@ -61,126 +72,128 @@ def match_entries(
     Raises:
         ModelError: the reference cannot give the values.
     """
-    return _Matching(trials, replace(recorded, entries=tuple(entries)), k, confirmed or {}).run()
+    return _Matching(trials, plain, entries, k, confirmed or {}).run()
 
 
-def confirmed_names(matched: MatchedRun, run: str) -> dict[str, TensorMatch]:
+def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """By the name that the tool gave, the matches of a run that values confirm; for other runs of the same tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
     return {recorded_name(m.entry): replace(m, as_in=run) for m in sure if m.entry.role == "output"}
 
 
+def _copy(entry: DumpEntry, tensor: str) -> LeftOutEntry:
+    return LeftOutEntry(entry, f"a copy of {tensor}", COPIES)
+
+
 @dataclass
 class _Matching:
     trials: Trials
-    recorded: Recording
+    plain: Callable[[str], str]
+    entries: Sequence[DumpEntry]
     k: int
-    confirmed: Mapping[str, TensorMatch] = field(default_factory=dict)
-    unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
-    unread: dict[DumpEntry, str] = field(default_factory=dict)
-    skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
+    confirmed: Mapping[str, TensorMatch]
+    matches: dict[str, TensorMatch] = field(default_factory=dict)
+    unread: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
+    unmatched: list[LeftOutEntry] = field(default_factory=list)
+    skipped: list[LeftOutEntry] = field(default_factory=list)
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
     _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
 
-    @cached_property
-    def _fit(self) -> Fit:
-        return Fit(self.trials, self.k)
+    def __post_init__(self) -> None:
+        self.graph, self.results = self.trials.graph, self.trials.tensors()
+        self.tensors = dict.fromkeys((*self.graph.inputs, *self.results))
+        self._fit = Fit(self.trials, self.k)
 
     @cached_property
     def _names(self) -> ModelNames:
-        return ModelNames(self.trials.graph, (*self.trials.graph.inputs, *self.trials.tensors()), self.recorded.plain)
+        return ModelNames(self.graph, list(self.tensors), self.plain)
 
-    def run(self) -> MatchedRun:
-        graph = self.trials.graph
-        matches = self._given()
-        named, nameless = self._by_name({m.entry for m in matches.values()})
-        for tensor in matches.keys() & named.keys():
-            given = matches[tensor].entry.name
-            self.skipped += [(e, f"{given} is said to hold {tensor}") for e in named.pop(tensor) if e.role == "output"]
-        tensors = set(self.trials.tensors())
-        chains = {tensor: fused_results(graph, tensor, tensors) for tensor in named}
-        around = [n for tensor in named for n in (tensor, *chains[tensor], *dropped_input(graph, tensor))]
-        capture_tensors(self.trials, around if not nameless else self.trials.tensors())
+    def run(self) -> MatchedSample:
+        self._take_given()
+        named, nameless = self._by_name({m.entry for m in self.matches.values()})
+        for tensor in self.matches.keys() & named.keys():
+            why = f"{self.matches[tensor].entry.name} is said to hold {tensor}"
+            self.skipped += [LeftOutEntry(e, why) for e in named.pop(tensor) if e.role == "output"]
+        others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
+        around = [n for tensor in named for n in (tensor, *others[tensor])]
+        capture_tensors(self.trials, around if not nameless else self.results)
         self._fit.channels_last = self._fit.vote(named)
         for tensor, entries in named.items():
-            best = self._nearest(tensor, entries)
-            if best is None:
-                continue
-            others = (*chains[tensor], *dropped_input(graph, tensor))
-            match = self._corrected(best, [n for n in others if n not in matches and n not in named])
-            rivals = (match, matches.get(match.tensor, match))
-            matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
-        self._separate(matches)
-        fused = any(m.named or len(m.entry.fused) > 1 for m in matches.values())
+            if nearest := self._nearest(tensor, entries):
+                free = [n for n in others[tensor] if n not in self.matches and n not in named]
+                match = self._corrected(nearest, free)
+                rivals = (match, self.matches.get(match.tensor, match))
+                self.matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
+        self._separate()
+        fused = any(m.named or len(m.entry.fused) > 1 for m in self.matches.values())
         if nameless or fused:
-            self._match_by_analogy(self._match_by_value(nameless, matches), matches)
+            self._match_by_analogy(self._match_by_value(nameless))
         if fused:
-            matches = {n: self._with_alternatives(m, matches) for n, m in matches.items()}
-        return MatchedRun(matches, tuple(self.unmatched), tuple(self.unread.items()), tuple(self.skipped))
+            self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
+        unread = tuple(self.unread.values())
+        return MatchedSample(self.trials, self.k, self.matches, unread, tuple(self.unmatched), tuple(self.skipped))
+
+    def _is_read(self, entry: DumpEntry) -> bool:
+        """Can an entry be read? Else it is left out as one that cannot."""
+        try:
+            self._fit.value(entry)
+        except InputError as e:
+            self.unread[entry] = LeftOutEntry(entry, e.what, UNREADABLE)
+        return entry not in self.unread
+
+    def _chain(self, tensor: str) -> tuple[str, ...]:
+        return fused_results(self.graph, tensor, self._known)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.results)
 
     # -------------------------------------------------------------------------------------------- names
 
-    def _given(self) -> dict[str, TensorMatch]:
-        """The matches that the user says, and those that another run of the tool confirms."""
-        tensors = dict.fromkeys((*self.trials.graph.inputs, *self.trials.tensors()))
-        said = {e: n for e in self.recorded.entries if e.mapped for n in e.originals if n in tensors}
-        others = {e: self.confirmed.get(recorded_name(e)) for e in self.recorded.entries if e.role == "output"}
-        capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values() if m)])
-        given: dict[str, TensorMatch] = {}
-        for entry in {**others, **said}:
-            try:
-                if entry in said:
-                    given[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
-                elif (other := others[entry]) and (match := self._fit.as_other(entry, other)):
-                    given.setdefault(match.tensor, match)
-            except InputError as e:
-                self.unread[entry] = e.what
-        return given
+    def _take_given(self) -> None:
+        """Match what the user says, and what another run of the tool confirms."""
+        said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
+        named = ((e, self.confirmed.get(recorded_name(e))) for e in self.entries if e.role == "output")
+        others = {entry: match for entry, match in named if match}
+        capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values())])
+        for entry in filter(self._is_read, {**others, **said}):
+            if entry in said:
+                self.matches[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
+            elif match := self._fit.as_other(entry, others[entry]):
+                self.matches.setdefault(match.tensor, match)
 
     def _by_name(self, given: Container[DumpEntry]) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
         """Entries by the tensor that their name says, outputs of nodes before inputs; and entries of unknown names.
 
         `given`: entries to leave out.
         """
-        graph = self.trials.graph
-        tensors = dict.fromkeys((*graph.inputs, *self.trials.tensors()))
+        graph, tensors = self.graph, self.tensors
         nodes = [graph.label(i) for i in self.trials.whole().nodes]
-        homonyms = self._homonyms(tensors)
+        written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.plain)
         named: dict[str, list[DumpEntry]] = {}
         nameless = []
-        for entry, names in self.recorded.candidates((*tensors, *nodes, *graph.maker, *graph.weights)):
+        for entry in self.entries:
             if entry in given or entry in self.unread:
                 continue
-            meant = [t for t in dict.fromkeys(meant_tensor(graph, entry, n) for n in names) if t in tensors]
-            meant = list(dict.fromkeys(h for t in meant for h in (t, *homonyms.get(t, ()))))
+            names = written.meant_by(entry)
+            said = [t for t in (meant_tensor(graph, entry, n) for n in names) if t in tensors]
+            meant = dict.fromkeys(t for name in said for t in (name, *written.alike(name)) if t in tensors)
             if entry.lacks and (meant or not names):
-                self.unread[entry] = entry.lacks
+                self.unread[entry] = LeftOutEntry(entry, entry.lacks, UNREADABLE)
                 continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
             if not meant and (why := next(filter(None, (why_skipped(graph, n) for n in names)), "")):
-                self.skipped.append((entry, why))
+                self.skipped.append(LeftOutEntry(entry, why))
             elif not meant and entry.role == "output":
                 nameless.append(entry)
         return {n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named}, nameless
-
-    def _homonyms(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """By name, the names that the tool, or subcut, writes in the same way."""
-        written: dict[str, list[str]] = {}
-        for name in names:
-            written.setdefault(self.recorded.plain(safe_name(name)), []).append(name)
-        return {name: group for group in written.values() if len(group) > 1 for name in group}
 
     # -------------------------------------------------------------------------------------------- values
 
     def _nearest(self, tensor: str, entries: Sequence[DumpEntry]) -> TensorMatch | None:
         """Of several entries of one name, the one whose value is nearest; outputs of nodes before inputs."""
-        matches = []
-        for entry in entries:
-            try:
-                matches.append(self._fit.aligned(entry, tensor))
-            except InputError as e:
-                self.unread[entry] = e.what
+        matches = [self._fit.aligned(entry, tensor) for entry in filter(self._is_read, entries)]
         return min(matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None)
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
@@ -192,10 +205,10 @@ class _Matching:
             return replace(best, named=match.tensor)
         return match
 
-    def _separate(self, matches: dict[str, TensorMatch]) -> None:
+    def _separate(self) -> None:
         """Leave each entry one tensor, the nearest, of those whose names a tool writes in the same way."""
         shared: dict[DumpEntry, list[TensorMatch]] = {}
-        for match in matches.values():
+        for match in self.matches.values():
             shared.setdefault(match.entry, []).append(match)
         for group in shared.values():
             best, *others = sorted(
@@ -203,29 +216,26 @@ class _Matching:
                 key=lambda m: (m.distance > NEAR and not m.is_namesake, nan_to_inf(m.distance), not m.is_namesake),
             )
             for match in others:
-                del matches[match.tensor]
+                del self.matches[match.tensor]
             if others and nan_to_inf(best.distance) > NEAR and not best.is_namesake:
-                matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
+                self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
 
-    def _match_by_value(
-        self, nameless: Sequence[DumpEntry], matches: dict[str, TensorMatch]
-    ) -> list[tuple[DumpEntry, str]]:
+    def _match_by_value(self, nameless: Sequence[DumpEntry]) -> list[LeftOutEntry]:
         """Match entries of unknown names to the tensors whose values they hold; returns the others, and why not.
 
         Of several tensors of the same value the name decides, else the first in the model, on which the others hang;
         of several entries of the same value the name, else the first.
         """
-        near = self._near_values(nameless, matches)
         chosen: dict[str, list[TensorMatch]] = {}
-        left: dict[DumpEntry, str] = {}
-        for entry, fitting in near.items():
-            free = [m for m in fitting if m.tensor not in matches]
-            match = self._chosen(entry, free)
-            if match:
+        left: dict[DumpEntry, LeftOutEntry] = {}
+        for entry, fitting in self._near_values(nameless).items():
+            free = [m for m in fitting if m.tensor not in self.matches]
+            if match := self._chosen(entry, free):
                 chosen.setdefault(match.tensor, []).append(match)
+            elif fitting and not free:
+                left[entry] = _copy(entry, fitting[0].tensor)
             else:
-                copied = f"{COPY}{fitting[0].tensor}" if fitting and not free else ""
-                left[entry] = copied or (SEVERAL if free else "")
+                left[entry] = LeftOutEntry(entry, SEVERAL if free else "")
         for tensor, rivals in chosen.items():
             alike = {m.entry: self._names.alike(recorded_name(m.entry), tensor) for m in rivals}
             best = min(rivals, key=lambda m: (m.how == "value", -alike[m.entry], m.distance))
@@ -233,48 +243,38 @@ class _Matching:
             if best.how == "name" or all(
                 self._fit.are_same(best.entry, m.entry) or is_clearer(best, m) for m in others
             ):
-                matches[tensor] = best
-            left |= {m.entry: f"{COPY}{tensor}" if tensor in matches else SEVERAL for m in rivals if m is not best}
-            if tensor not in matches:
-                left[best.entry] = SEVERAL
-        return list(left.items())
+                self.matches[tensor] = best
+                left |= {m.entry: _copy(m.entry, tensor) for m in others}
+            else:
+                left |= {m.entry: LeftOutEntry(m.entry, SEVERAL) for m in (*others, best)}
+        return list(left.values())
 
-    def _near_values(
-        self, nameless: Sequence[DumpEntry], matches: Mapping[str, TensorMatch]
-    ) -> dict[DumpEntry, list[TensorMatch]]:
+    def _near_values(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, list[TensorMatch]]:
         """By entry, the tensors that it may hold by its values, the nearest first."""
         if not nameless:
             return {}
-        values = ((n, self._fit.reference(n)) for n in self.trials.tensors())  # one at a time
-        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        values = ((n, self._fit.reference(n)) for n in self.results)  # one at a time
+        self._sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
         near: dict[DumpEntry, list[TensorMatch]] = {}
-        for entry in nameless:
-            try:
-                value = self._fit.values.read(entry)
-            except InputError as e:
-                self.unread[entry] = e.what
-                continue
+        for entry in filter(self._is_read, nameless):
             likely = self._names.likely(recorded_name(entry))
-            names = dict.fromkeys((*sums.near(value, NEAR), *likely, *self._chains(likely)))
+            later = (n for name in likely for n in self._chain(name))
+            names = dict.fromkeys((*self._sums.near(self._fit.value(entry), NEAR), *likely, *later))
             fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
             near[entry] = sorted(fitting, key=distance_of)
-        self._sums = sums
         return near
 
     def _chosen(self, entry: DumpEntry, fitting: Sequence[TensorMatch]) -> TensorMatch | None:
         """The tensor that an entry holds, of those that are near; None where it cannot be told."""
         if not fitting:
             return None
-        limit = max(fitting[0].distance * CLEARER, SURELY)
+        graph, limit = self.graph, max(fitting[0].distance * CLEARER, SURELY)
         equal = {m.tensor: m for m in fitting if m.distance <= limit}
-        likely = self._names.likely(recorded_name(entry))
-        for name in likely:
+        for name in self._names.likely(recorded_name(entry)):
             if name in equal:
-                fused = min(
-                    (equal[n] for n in self._chains([name]) if n in equal), key=distance_of, default=equal[name]
-                )
+                later = (equal[n] for n in self._chain(name) if n in equal)
+                fused = min(later, key=distance_of, default=equal[name])
                 return fused if is_clearer(fused, equal[name]) else equal[name]
-        graph = self.trials.graph
         first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
         below = graph.descendants([graph.maker[first]]) if len(equal) > 1 and first in graph.maker else set()
         if any(graph.maker.get(n) not in below for n in equal if n != first):
@@ -284,98 +284,100 @@ class _Matching:
         same = all(a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values))
         return replace(equal[first], how="value", twins=others) if same else None
 
-    def _chains(self, names: Iterable[str]) -> list[str]:
-        tensors = set(self.trials.tensors())
-        return [n for name in names for n in fused_results(self.trials.graph, name, tensors)]
-
     # -------------------------------------------------------------------------------------------- analogy
 
-    def _match_by_analogy(self, left: Sequence[tuple[DumpEntry, str]], matches: dict[str, TensorMatch]) -> None:
+    def _match_by_analogy(self, left: Sequence[LeftOutEntry]) -> None:
         """Match entries whose values confirm nothing as others of the recording whose names have the same end.
 
         If X-rs holds X transposed before the fault, it does behind it. A tensor that is taken stays taken.
         """
-        sure = [m for m in matches.values() if m.distance <= NEAR]
+        sure = [m for m in self.matches.values() if m.distance <= NEAR]
         rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
-        turned: dict[Shapes, list[tuple[str, str]]] = {}
+        turns: dict[Shapes, list[tuple[str, str]]] = {}
         for m in sure:
             if (reference := self._fit.reference(m.tensor)) is not None:
-                shapes = (self._fit.values.read(m.entry).shape, reference.shape)
-                turned.setdefault(shapes, []).append((recorded_name(m.entry), m.alignment))
-        for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
+                shapes = (self._fit.value(m.entry).shape, reference.shape)
+                turns.setdefault(shapes, []).append((recorded_name(m.entry), m.alignment))
+        for match in [m for m in self.matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
             meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
-            if meant and meant not in matches and (moved := self._fit.as_others(match.entry, meant, turned)):
-                del matches[match.tensor]
-                matches[meant] = replace(moved, named=match.tensor)
+            if meant and meant not in self.matches and (moved := self._fit.as_others(match.entry, meant, turns)):
+                del self.matches[match.tensor]
+                self.matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
-        weights = self._weights([e for e, why in left if not why])
-        self.skipped += [(e, f"the weight {weights[e]}, which is not compared") for e, _ in left if e in weights]
-        left = [(entry, why or self._reordered(entry)) for entry, why in left if entry not in weights]
-        names = {entry: recorded_name(entry) for entry, why in left if not why}
-        ruled = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), matches, turned)}
-        elsewhere = {m.named for m in matches.values()}  # what their names say is another tensor
-        rest = {e: [t for t in self._names.likely(n) if t not in elsewhere] for e, n in names.items() if e not in ruled}
-        guesses = {e: self._place(e, likely, matches, turned) for e, likely in rest.items()}
-        late = []
-        for entry, why in left:
-            if entry in ruled or guesses.get(entry):
-                continue
-            if constant := next((n for n in likely_names(recorded_name(entry)) if n in self.trials.graph.weights), ""):
-                self.skipped.append((entry, f"made of {constant}, a constant, which is not compared"))
-            else:
-                late.append((entry, why or entry.note))
-        for tensor in filter(None, guesses.values()):
-            matches[tensor] = replace(matches[tensor], alternatives=self._later(tensor, matches))
-        held: dict[bytes, str] = {}
-        for match in matches.values():
-            held.setdefault(self._fit.digest(match.entry), match.tensor)
-        self.unmatched += [(entry, why or self._unlike(entry, matches, held)) for entry, why in late]
+        left = self._told_by_numbers(left)
+        names = {one.entry: recorded_name(one.entry) for one in left if not one.why}
+        placed = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), turns)}
+        elsewhere = {m.named for m in self.matches.values()}  # what their names say is another tensor
+        rest = {
+            e: [t for t in self._names.likely(n) if t not in elsewhere] for e, n in names.items() if e not in placed
+        }
+        guesses = {e: tensor for e, likely in rest.items() if (tensor := self._place(e, likely, turns))}
+        for tensor in guesses.values():
+            self.matches[tensor] = replace(self.matches[tensor], alternatives=self._later(tensor))
+        self._leave_out([one for one in left if one.entry not in placed and one.entry not in guesses])
 
-    def _weights(self, entries: Iterable[DumpEntry]) -> dict[DumpEntry, str]:
-        """The weights of the model whose numbers entries hold, in whatever order: a tool that saves all saves them."""
-        values = {e: self._fit.values.read(e) for e in entries}
-        sizes, graph = {v.size for v in values.values()}, self.trials.graph
-        read = (
-            (n, protobuf.to_array(t, graph.path))
-            for n, t in graph.weights.items()
-            if protobuf.element_count(t) in sizes
-        )
-        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
-        found = {e: sums.near(v, SAME_NUMBERS) for e, v in values.items() if v.dtype.kind == "f"}
-        return {e: names[0] for e, names in found.items() if names}
-
-    def _reordered(self, entry: DumpEntry) -> str:
-        """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""
-        same = self._sums.near(self._fit.values.read(entry), SAME_NUMBERS)
-        return f"{ORDER}{same[0]} in an unknown order" if same else ""
-
-    def _unlike(self, entry: DumpEntry, matches: Container[str], held: Mapping[bytes, str]) -> str:
-        """Why an entry is left out of which nothing better is known; `held`: by digest, what other entries hold."""
-        value = self._fit.values.read(entry)
-        if twin := held.get(self._fit.digest(entry)):
-            return f"{COPY}{twin}"
-        taken = next((n for n in self._names.likely(recorded_name(entry)) if n in matches), "")
-        if taken:
-            return f"not the value of {taken}, which is recorded elsewhere: a node that the model has not?"
-        sizes = {size for n, size in self._sums.sizes.items() if n not in matches}
-        return UNLIKE if value.size in sizes and value.dtype.kind == "f" and varied(value) else UNKNOWN
-
-    def _place(self, entry: DumpEntry, names: Iterable[str], matches: dict[str, TensorMatch], turns: Turns) -> str:
+    def _place(self, entry: DumpEntry, names: Iterable[str], turns: Turns) -> str:
         """Match an entry to the first of some tensors that is free and that its shape fits; "" for none."""
-        found = next(filter(None, (self._fit.as_others(entry, n, turns) for n in names if n not in matches)), None)
+        fitting = (self._fit.as_others(entry, n, turns) for n in names if n not in self.matches)
+        found = next(filter(None, fitting), None)
         if found:
-            matches[found.tensor] = found
+            self.matches[found.tensor] = found
         return found.tensor if found else ""
 
-    def _later(self, tensor: str, matches: Container[str]) -> tuple[str, ...]:
+    def _later(self, tensor: str) -> tuple[str, ...]:
         """Later tensors of the same shape that a fused node may hold instead."""
         reference = self._fit.reference(tensor)
-        later = [(n, self._fit.reference(n)) for n in takewhile(lambda n: n not in matches, self._chains([tensor]))]
-        return tuple(n for n, a in later if a is not None and reference is not None and a.shape == reference.shape)
+        later = takewhile(lambda n: n not in self.matches, self._chain(tensor))
+        values = [(n, self._fit.reference(n)) for n in later]
+        return tuple(n for n, a in values if a is not None and reference is not None and a.shape == reference.shape)
 
-    def _with_alternatives(self, match: TensorMatch, matches: Mapping[str, TensorMatch]) -> TensorMatch:
+    def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
         """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the same shape."""
         certain = match.tensor in self._told or match.how == "value" or match.entry.originals
         if match.alternatives or match.distance <= NEAR or certain:
             return match
-        return replace(match, alternatives=self._later(match.tensor, matches))
+        return replace(match, alternatives=self._later(match.tensor))
+
+    # -------------------------------------------------------------------------------------------- reasons
+
+    def _told_by_numbers(self, left: Sequence[LeftOutEntry]) -> list[LeftOutEntry]:
+        """Those that hold no weight of the model, which are skipped; with the reason of what holds a tensor's numbers
+        in an order that is not known. A tool that saves all saves weights, in whatever order."""
+        values = {one.entry: self._fit.value(one.entry) for one in left if not one.why}
+        sizes, graph = {value.size for value in values.values()}, self.graph
+        weights = ((n, t) for n, t in graph.weights.items() if protobuf.element_count(t) in sizes)
+        read = ((n, protobuf.to_array(t, graph.path)) for n, t in weights)
+        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
+        kept = []
+        for one in left:
+            value = values.get(one.entry)
+            if value is not None and value.dtype.kind == "f" and (held := sums.near(value, SAME_NUMBERS)):
+                self.skipped.append(LeftOutEntry(one.entry, f"the weight {held[0]}, which is not compared"))
+            elif value is not None and (same := self._sums.near(value, SAME_NUMBERS)):
+                kept.append(LeftOutEntry(one.entry, f"the numbers of {same[0]} in an unknown order", REORDERED))
+            else:
+                kept.append(one)
+        return kept
+
+    def _leave_out(self, left: Iterable[LeftOutEntry]) -> None:
+        """Say of entries that hold no tensor what they are, or are not."""
+        held: dict[bytes, str] = {}
+        for match in self.matches.values():
+            held.setdefault(self._fit.digest(match.entry), match.tensor)
+        sizes = {size for n, size in self._sums.sizes.items() if n not in self.matches}
+        for one in left:
+            entry, name = one.entry, recorded_name(one.entry)
+            if constant := next((n for n in likely_names(name) if n in self.graph.weights), ""):
+                why = f"made of {constant}, a constant, which is not compared"
+                self.skipped.append(LeftOutEntry(entry, why, CONSTANTS))
+            elif one.why or entry.note:
+                self.unmatched.append(one if one.why else LeftOutEntry(entry, entry.note))
+            elif twin := held.get(self._fit.digest(entry)):
+                self.unmatched.append(_copy(entry, twin))
+            elif taken := next((n for n in self._names.likely(name) if n in self.matches), ""):
+                why = f"not the value of {taken}, which is recorded elsewhere: a node that the model has not?"
+                self.unmatched.append(LeftOutEntry(entry, why, ELSEWHERE))
+            else:
+                value = self._fit.value(entry)
+                unlike = value.size in sizes and value.dtype.kind == "f" and varied(value)
+                self.unmatched.append(LeftOutEntry(entry, UNLIKE if unlike else UNKNOWN))

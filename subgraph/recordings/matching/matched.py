@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from subgraph.errors import InputError
 from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import absorb_print_rounding, absorb_requantization, align, cast, decoded
 from subgraph.recordings.matching.names import without_endings
+from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.tensors import Record, save, type_of
-from subgraph.text import count
+from subgraph.text import clean, count
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
+from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
-CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
-COPY = "a copy of "
-ORDER = "the numbers of "
-KINDS = {  # how a reason begins that names a tensor, and what it is of many entries
-    COPY: "copies of other tensors",
-    ORDER: "the numbers of a tensor in an unknown order",
-    "not the value of ": "not the value of the tensor of their name, which is recorded elsewhere",
-    "made of ": "made of constants, which are not compared",
-}
+UNREADABLE = "cannot be read"  # kinds of reasons that say more of one entry
+COPIES = "copies of other tensors"
 
 
-def kind_of(why: str) -> str:
-    """A reason for leaving an entry out, without the tensor that it names.
+@dataclass(frozen=True)
+class LeftOutEntry:
+    """An entry that is not compared, and why. `kind`: the same of many entries, where `why` says more of this one."""
 
-    >>> kind_of("a copy of conv1"), kind_of("its shape is not known")
-    ('copies of other tensors', 'its shape is not known')
-    """
-    return next((kind for begin, kind in KINDS.items() if why.startswith(begin)), why)
+    entry: DumpEntry
+    why: str
+    kind: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Of this and others."""
+        return self.kind or self.why
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,6 @@ class TensorMatch:
             return absorb_print_rounding(reference, value, self.entry.step), ""
         return absorb_requantization(reference, value, self.scale, self.entry.dtype)
 
-    def save(self, reference: Array, folder: Path, stem: str) -> Record:
-        """Write `value` to `folder/stem.npy`; the folder is made, the record's path is absolute. Raises: as `value`."""
-        value = self.value(reference)
-        folder.mkdir(parents=True, exist_ok=True)
-        return save(self.tensor, value, type_of(value), folder, stem).within(str(folder.resolve()))
-
 
 def _span(numbers: Sequence[float]) -> str:
     """`0.02`, `0.01…0.2`."""
@@ -126,25 +120,49 @@ def _span(numbers: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True)
-class MatchedRun:
+class MatchedSample:
     """One sample of a run, matched to a model.
 
     Attributes:
+        trials, k: that the run is compared with, and which of their samples.
         matches: by tensor of the model.
-        unmatched: entries that hold no tensor of the model, and why.
-        unread: entries that may hold one, and cannot be read; why.
-        skipped: entries of tensors that are not compared, and why not.
+        unread: entries that may hold a tensor of the model, and cannot be read.
+        unmatched: entries that hold no tensor of the model.
+        skipped: entries of tensors that are not compared.
     """
 
+    trials: Trials
+    k: int
     matches: Mapping[str, TensorMatch]
-    unmatched: tuple[tuple[DumpEntry, str], ...] = ()
-    unread: tuple[tuple[DumpEntry, str], ...] = ()
-    skipped: tuple[tuple[DumpEntry, str], ...] = ()
+    unread: tuple[LeftOutEntry, ...] = ()
+    unmatched: tuple[LeftOutEntry, ...] = ()
+    skipped: tuple[LeftOutEntry, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[LeftOutEntry, ...]:
+        return (*self.unread, *self.unmatched, *self.skipped)
 
     @property
     def lacking(self) -> int:
         """The entries that may hold a tensor of the model and are not compared; copies of one are none."""
-        return len(self.unread) + sum(not why.startswith(COPY) for _, why in self.unmatched)
+        return len(self.unread) + sum(left.kind != COPIES for left in self.unmatched)
+
+    def reference(self, name: str) -> Array | None:
+        """The reference's value of a tensor; None if it is no tensor."""
+        return reference_value(self.trials, name, self.k)
+
+    def save(self, name: str, folder: Path, stem: str) -> Record:
+        """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is absolute.
+
+        Raises:
+            InputError: it cannot be read, or is no tensor.
+        """
+        reference = self.reference(name)
+        if reference is None:
+            raise InputError(f"'{clean(name)}' is no tensor")
+        value = self.matches[name].value(reference)
+        folder.mkdir(parents=True, exist_ok=True)
+        return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
 
     @property
     def unsure(self) -> bool:
@@ -160,24 +178,6 @@ class MatchedRun:
         more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
         more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
-
-
-class EntryValues:
-    """The values of entries, of which as many as fit stay in memory."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[DumpEntry, Array] = OrderedDict()
-        self._room = CACHE_BYTES
-
-    def read(self, entry: DumpEntry) -> Array:
-        """As `DumpEntry.read`."""
-        if entry not in self._held:
-            self._held[entry] = entry.read()
-            self._room -= self._held[entry].nbytes
-            while len(self._held) > 1 and self._room < 0:
-                self._room += self._held.popitem(last=False)[1].nbytes
-        self._held.move_to_end(entry)
-        return self._held[entry]
 
 
 def distance_of(match: TensorMatch) -> float:

@@ -10,6 +10,8 @@ exceeds float32, has cosine 0 in msaccucmp and the right one in `comparison.metr
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from subgraph.comparison.criteria.msaccucmp import LIMITS, ZERO
-from subgraph.text import clean
+from subgraph.graph.graph import Graph
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.storage.tensors import Record
+from subgraph.text import cell, clean
+from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 ALGORITHMS = (
@@ -58,12 +65,6 @@ MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
 MIN_COSINE = 0.99  # the advisor's limit
 NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to float32
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-)  # a spreadsheet takes cells that begin so for formulas; `clean` leaves no tab or line end
 
 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
@@ -244,23 +245,20 @@ def cells(row: AccuracyRow) -> list[str]:
     wrong = row.op_type not in EXEMPT and beyond(row.values)
     return [
         str(row.index),
-        *map(_text, (row.op_type, row.mine, row.mine_dtype, NAN, row.golden, row.golden_dtype, NAN)),
-        _text(row.tensor_index),
+        *(
+            cell(word) or NAN
+            for word in (row.op_type, row.mine, row.mine_dtype, NAN, row.golden, row.golden_dtype, NAN)
+        ),
+        cell(row.tensor_index) or NAN,
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
         NAN if row.overflow is None else _yes_no(row.overflow),
-        *(_text(v) if isinstance(v, str) else _number(v) for v in (row.values.get(n, math.nan) for n in ALGORITHMS)),
-        _safe(row.reason or str(row.values.get(REASON, ""))),
+        *(
+            cell(v) or NAN if isinstance(v, str) else _number(v)
+            for v in (row.values.get(n, math.nan) for n in ALGORITHMS)
+        ),
+        cell(row.reason or str(row.values.get(REASON, ""))),
         *map(_yes_no, (row.golden == NO_OP, row.is_output, wrong)),
     ]
-
-
-def _text(text: str) -> str:
-    return _safe(text) or NAN
-
-
-def _safe(text: str) -> str:
-    shown = clean(text)
-    return f"'{shown}" if shown.startswith(FORMULA) else shown
 
 
 def _yes_no(flag: bool) -> str:
@@ -329,3 +327,62 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
     return Advice(
         "Global Consistency", "DEVIATION", bad.tensor_index, f"{where}, but not the last one: it may be ignored"
     )
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+
+
+def accuracy_rows(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
+    """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor of the model."""
+    graph, records = trials.graph, trials.values.records[0]
+    table: list[AccuracyRow] = []
+    for name, row in comparison.inputs.items():
+        table.append(_recorded(len(table), "Data", name, row, records.get(name), graph))
+    for name in names:
+        op = graph.ops[graph.maker[name]]
+        if name in comparison.rows:
+            table.append(_recorded(len(table), op, name, comparison.rows[name], records.get(name), graph))
+        else:
+            table.append(_unseen(len(table), op, name, records.get(name), graph))
+    for matched in comparison.matched[:1]:
+        for left in matched.left_out:
+            table.append(_unmatched(len(table), left.entry, left.why))
+    return table
+
+
+def _recorded(index: int, op: str, name: str, row: TensorRow, record: Record | None, graph: Graph) -> AccuracyRow:
+    entry = row.match.entry
+    mine = entry.node or entry.tensor
+    return AccuracyRow(
+        index, op, mine, entry.dtype, _node(graph, name), _dtype(record), f"{mine}:{entry.role}:{entry.index}",
+        entry.shape, row.overflow, row.accuracy, row.why, op == "Data", name in graph.outputs,
+    )  # fmt: skip
+
+
+def _unseen(index: int, op: str, name: str, record: Record | None, graph: Graph) -> AccuracyRow:
+    return AccuracyRow(
+        index, op, NO_OP, "", _node(graph, name), _dtype(record), f"{name}:output:0",
+        reason="no dump of this op", is_output=name in graph.outputs,
+    )  # fmt: skip
+
+
+def _unmatched(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
+    mine = entry.node or entry.tensor
+    tensor_index = f"{mine}:{entry.role}:{entry.index}"
+    return AccuracyRow(index, "", mine, entry.dtype, NO_OP, "", tensor_index, entry.shape, reason=why)
+
+
+def _node(graph: Graph, name: str) -> str:
+    maker = graph.maker.get(name)
+    return name if maker is None else graph.label(maker)
+
+
+def _dtype(record: Record | None) -> str:
+    return record.dtype if record else ""
+
+
+def as_csv(rows: Sequence[AccuracyRow]) -> str:
+    """CSV in msaccucmp's columns; two of their names occur twice."""
+    out = io.StringIO()
+    csv.writer(out).writerows([HEAD, *map(cells, rows)])
+    return out.getvalue()
