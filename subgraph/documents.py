@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import Field, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from subgraph.errors import InputError
 from subgraph.text import clean
 
+T = TypeVar("T")
 LARGEST = 1 << 63  # of whole numbers
 WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 ABSENT, KEY, LATER = "absent", "key", "later"
 BESIDE = {"beside": True}  # metadata of a dataclass field that is no part of the JSON
-
-T = TypeVar("T")
 
 
 def absent() -> Any:
@@ -121,19 +121,47 @@ def shape_of(kind: Any) -> Any:
     return {str: shape_of(args[1])} if args[0] is str and args[1:] not in ((), (...,)) else [shape_of(args[0])]
 
 
-def from_json(kind: Any, data: Any, **others: Any) -> Any:
-    """What `to_json` made JSON of, from JSON of that shape; `others`: as of `read_as`."""
+def from_json(kind: type[T], data: Any, **others: Any) -> T:
+    """What `to_json` made `data` of: a value of this dataclass; `others`: as of `read_as`. Nothing is checked.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Tensor:
+    ...     shape: tuple[int, ...]
+    >>> from_json(Tensor, {"shape": [1, 64]}).shape
+    (1, 64)
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it was made of something else.
+    """
+    plain: Any = kind
+    value: T = _reader(plain)(data, **others)
+    return value
+
+
+@cache
+def _reader(kind: Any) -> Callable[..., Any]:
+    origin, parts = get_origin(kind), get_args(kind)
+    inner = [_reader(part) for part in parts if part not in (NoneType, Ellipsis)]
     if is_typeddict(kind):
-        return {key: from_json(hint, data[key]) for key, hint in get_type_hints(kind).items()}
+        typed = {key: _reader(hint) for key, hint in get_type_hints(kind).items()}
+        return lambda data: {key: of(data[key]) for key, of in typed.items()}
     if is_dataclass(kind):
-        make: Any = kind
-        keys, hints = _keys(kind), get_type_hints(kind)
-        known = {f.name: from_json(_present(hints[f.name]), data[key]) for key, f in keys.items() if key in data}
-        return make(**known, **others)
-    if isinstance(data, list):
-        items = (from_json(get_args(kind)[0], item) for item in data)
-        return list(items) if get_origin(kind) is list else tuple(items)
-    return {key: from_json(get_args(kind)[1], item) for key, item in data.items()} if isinstance(data, dict) else data
+        hints, make = get_type_hints(kind), cast("Callable[..., Any]", kind)
+        known = [(f, key, _reader(hints[f.name])) for key, f in _keys(kind).items()]
+        optional = {f.name for f, _, _ in known if f.metadata.get(ABSENT) or f.metadata.get(LATER)}
+        return lambda data, **others: make(
+            **{f.name: of(data[key]) for f, key, of in known if key in data or f.name not in optional}, **others
+        )
+    if origin in (Union, UnionType):  # of two kinds, both are plain data
+        return lambda value: value if value is None or len(inner) > 1 else inner[0](value)
+    if origin is tuple and Ellipsis not in parts:
+        return lambda values: tuple(of(value) for of, value in zip(inner, values, strict=True))
+    if origin in (dict, Mapping):
+        return lambda values: {inner[0](key): inner[1](value) for key, value in values.items()}
+    if origin in (tuple, list, Sequence):
+        return lambda values: (tuple if origin is tuple else list)(map(inner[0], values))
+    return (lambda value: value) if kind is Any else cast("Callable[[Any], Any]", kind)
 
 
 def _present(hint: Any) -> Any:

@@ -22,8 +22,8 @@ HOME = Path(subgraph.__file__).parent
 
 # A package imports only from the lines above its own; packages on one line do not know each other.
 RULE = """
-version errors text types display
-documents
+version errors text types display system
+documents children
 verdict plugins project precision
 storage search drawing
 reports
@@ -53,7 +53,7 @@ LIGHT = frozenset(
     "version errors text types display documents verdict plugins project precision trust storage graph runtime "
     "cases".split()
 )
-LIGHT |= {"commands", "__init__", "cli"}
+LIGHT |= {"commands", "__init__", "cli", "system", "children"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart
 
 HEAVY = frozenset(
@@ -66,6 +66,7 @@ LONG = {
     "graph.graph": "one class; its index, its order and its selectors share the tables",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
     "trials.compare": "one comparison and its document, which has the same rows",
+    "system": "a port to another operating system is this file, and no other",
     "trials.trial": "one class; running, forms, store keys and judging share its caches, locks and counters",
 }
 

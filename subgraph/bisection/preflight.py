@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from subgraph.errors import BackendError
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage import tensors
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean
@@ -57,14 +57,9 @@ def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
         value = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)
         fed = tensors.save("x", value, tensors.tensor_text(dtype), folder, "x")
         into = trials.new_folder()
-        return trials.workers.run(
-            folder / "model.onnx",
-            [[fed.within(str(folder))]],
-            ["y"],
-            into,
-            fresh=True,
-            options=trials.candidate.options,
-        )
+        feeds = [[fed.within(str(folder))]]
+        job = Job(folder / "model.onnx", feeds, ["y"], into, fresh=True, options=trials.candidate.options)
+        return trials.workers.run(job)
 
 
 def _why(result: RunResult) -> tuple[str, list[str]]:

@@ -22,6 +22,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph.runtime.command_line import CODE
+from subgraph.system import processor
 
 REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out: subcut bundle --include-text sends it"  # replaces a text
@@ -343,7 +344,7 @@ def environment() -> Environment:
         platform.system(),
         platform.release(),
         platform.machine(),
-        _processor(),
+        processor(),
         os.cpu_count(),
         _memory(),
         _packages(),
@@ -372,15 +373,6 @@ def _packages() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return installed
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    m = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join(m[1].split()) if m else platform.processor()
 
 
 def _memory() -> str:

@@ -170,7 +170,7 @@ def candidate(
     settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
 ) -> Candidate:
     """As `named_candidate`, for a process that is subcut's own: what the candidate's processes leave is its to end."""
-    from subgraph.runtime.processes import adopt_orphans
+    from subgraph.system import adopt_orphans
 
     adopt_orphans()
     return named_candidate(settings, spec, runtime, trusted, model)

@@ -7,7 +7,6 @@ them where there is one, else venv and pip. Whoever calls `make` has shown `comm
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import shlex
@@ -20,10 +19,12 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
+from subgraph import children
 from subgraph.errors import BackendError, OutputError
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
+from subgraph.system import Lock
 from subgraph.text import clean, masked
 
 log = logging.getLogger("subcut")
@@ -131,37 +132,32 @@ def _run(command: Sequence[str], environment: Installation) -> None:
     shown = " ".join(map(clean, environment.requirements))
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
-        done = subprocess.run(
-            command, env=outside, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
-        )
+        done = children.run(command, timeout=SECONDS, env=outside)
     except subprocess.TimeoutExpired as e:
-        raise BackendError(
-            f"installing {shown} took more than {SECONDS} s", "look at the network, and try again"
-        ) from e
+        what = f"installing {shown} took more than {SECONDS} s"
+        raise BackendError(what, "look at the network, and try again") from e
     except OSError as e:
         raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e
-    if done.returncode:
-        said = (done.stderr or done.stdout).decode(errors="replace").splitlines()
-        lines = [line for line in said if line.strip() and not line.startswith("WARNING")][-LAST_LINES:]
-        is_full = any(FULL in line for line in said)
-        hint = (
-            "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-            if is_full
-            else "--index-url and --find-links say where to look, as for pip"
-        )
-        raise BackendError(" | ".join([f"cannot install {shown}", *(masked(clean(line)) for line in lines)]), hint)
+    if done.code:
+        hint = "--index-url and --find-links say where to look, as for pip"
+        if FULL.encode() in (done.err or done.out):
+            hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
+        lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, "WARNING"))
+        raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes from making this environment, for this block."""
     try:
-        with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.info("another command is installing the same: waiting for it")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        place = folder.with_name(f".{folder.name}.lock")
+        place.touch()
+        try:
+            lock = Lock(place, wait=False)
+        except BlockingIOError:
+            log.info("another command is installing the same: waiting for it")
+            lock = Lock(place)
+        with lock:
             yield
     except OSError as e:
         raise OutputError(f"cannot write {folder.parent}: {e.strerror or e}", "set XDG_CACHE_HOME to a folder") from e

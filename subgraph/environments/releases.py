@@ -15,7 +15,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph import plugins
+from subgraph import children, plugins
 from subgraph.environments import installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
@@ -81,15 +81,13 @@ def published(backend: str, sources: Sequence[str] = ()) -> list[str]:
     name, _ = package(backend)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
     try:
-        said = subprocess.run(
-            [*_pip(sources), *words], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-            timeout=SECONDS, check=False,
-        )  # fmt: skip
+        said = children.run([*_pip(sources), *words], timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(f"pip cannot say which releases of {name} there are: {e}", "look at the network") from e
-    listed = re.search(r"^Available versions: (.*)$", said.stdout, re.MULTILINE)
+    listed = re.search(r"^Available versions: (.*)$", said.out.decode(errors="replace"), re.MULTILINE)
     if not listed:
-        last = next((line for line in reversed(said.stderr.splitlines()) if line.startswith("ERROR")), "pip found none")
+        errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
+        last = errors[-1] if errors else "pip found none"
         hint = "--index-url and --find-links say where to look, as for pip; --versions names releases"
         raise BackendError(f"no index says which releases of {name} there are: {clean(last)}", hint)
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)

@@ -1,7 +1,7 @@
 """The child's half of `onnx_process`: calls onnx's C++ functions on requests from standard input.
 
-Runs as a file, `python -I -S onnx_child.py FOLDER BYTES`, with the folder of the package onnx and the limit of memory.
-It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
+Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a limit of memory. It
+loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
 `bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function` or `check`; `seconds` is the limit of
 processor time.
 
@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import resource
-import signal
 import sys
 import time
 from pathlib import Path
@@ -27,10 +26,6 @@ EXTENSION = "onnx.onnx_cpp2py_export"
 def main() -> None:
     """Answer requests until standard input closes."""
     folder = Path(sys.argv[1])
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    memory = _least(int(sys.argv[2]), hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends this process
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what onnx prints is no reply
     for line in sys.stdin.buffer:
@@ -50,11 +45,8 @@ def main() -> None:
 def _allow(seconds: int) -> None:
     """Let the process use so much processor time from now on."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (_least(int(time.process_time()) + 1 + seconds, hard), hard))
-
-
-def _least(limit: int, hard: int) -> int:
-    return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    end = int(time.process_time()) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end if hard == resource.RLIM_INFINITY else min(end, hard), hard))
 
 
 def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:

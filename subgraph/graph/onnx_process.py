@@ -12,18 +12,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
-import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from subgraph.children import Answering
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
+from subgraph.system import memory
 
 SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
@@ -110,12 +110,13 @@ class OnnxProcess:
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
         keep, self._keep = self._keep and len(data) <= KEPT_BYTES, False  # until it is known to have gone well
         child = self._child = self._child or _borrow() or self._start()
-        while (reply := child.ask(call, data, **options)) is None:
-            if not child.used or child.process.wait() == -signal.SIGXCPU:
-                raise self._ended(child, call)
-            child.end()  # memory of earlier models may be to blame
-            child = self._child = self._start()
-        error, answer = reply
+        seconds = SECONDS + len(data) // BYTES_PER_SECOND
+        while (reply := child.ask({"call": call, "seconds": seconds, **options}, data)) is None:
+            code = child.end()
+            if not child.used or code == -signal.SIGXCPU:
+                raise self._ended(code, call)
+            child = self._child = self._start()  # memory of earlier models may be to blame
+        error, answer = reply[0]["error"], reply[1]
         if error:
             raise OnnxError(error)
         self._keep = keep and len(answer) <= KEPT_BYTES
@@ -127,8 +128,7 @@ class OnnxProcess:
         except OSError as e:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 
-    def _ended(self, child: _Child, call: str) -> ModelError:
-        code = child.process.wait()
+    def _ended(self, code: int, call: str) -> ModelError:
         how = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
         task = {
             "infer": "shape inference",
@@ -153,7 +153,7 @@ class OnnxProcess:
             self._child = None
 
 
-class _Child:
+class _Child(Answering):
     """The process itself.
 
     Attributes:
@@ -164,36 +164,8 @@ class _Child:
     def __init__(self) -> None:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        self.used, self.memory = False, _memory_limit()
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", CHILD, folder, str(self.memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def ask(self, call: str, data: bytes, **options: Any) -> tuple[str, bytes] | None:
-        """The error that onnx reports, or "", and its answer. None: the process ended."""
-        assert self.process.stdin and self.process.stdout
-        size, seconds = len(data), SECONDS + len(data) // BYTES_PER_SECOND
-        head = json.dumps({"call": call, "bytes": size, "seconds": seconds, **options}).encode() + b"\n"
-        try:
-            self.process.stdin.write(head + data)
-            self.process.stdin.flush()
-            reply = json.loads(self.process.stdout.readline())
-            answer = self.process.stdout.read(reply["bytes"])
-        except (OSError, ValueError):
-            return None
-        return (reply["error"], answer) if len(answer) == reply["bytes"] else None
-
-    def end(self) -> None:
-        self.process.kill()
-        with contextlib.suppress(OSError), self.process:  # closes the pipes, and waits
-            pass
-
-
-def _memory_limit() -> int:
-    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+        self.used, self.memory = False, memory(MEMORY_SHARE)
+        super().__init__([sys.executable, "-I", "-S", CHILD, folder], memory=self.memory)
 
 
 # ---------------------------------------------------------------------------------------------------- the kept one
@@ -205,7 +177,7 @@ def _borrow() -> _Child | None:
     """The kept child, if it lives and has the limit of today."""
     with contextlib.suppress(IndexError):
         child = _kept.pop()
-        if child.process.poll() is None and child.memory == _memory_limit():
+        if child.process.poll() is None and child.memory == memory(MEMORY_SHARE):
             child.used = True
             return child
         child.end()

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import HEAD, recognise
@@ -204,9 +205,9 @@ class File:
         Raises:
             ModelError: the file became shorter.
         """
-        out = os.pread(self.handle, end - begin, begin)
+        out = system.read_at(self.handle, end - begin, begin)
         while len(out) < end - begin:
-            more = os.pread(self.handle, end - begin - len(out), begin + len(out))
+            more = system.read_at(self.handle, end - begin - len(out), begin + len(out))
             if not more:
                 raise damaged(self.path, begin + len(out), "the file became shorter while it was read")
             out += more
@@ -214,8 +215,7 @@ class File:
 
 
 def _read_large(path: Path, handle: int, size: int) -> Skeleton:
-    if hasattr(os, "posix_fadvise"):  # no read-ahead, so that skipped weights are not read from the disk
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+    system.read_nothing_ahead(handle)  # skipped weights are not read from the disk
     file = File(path, handle, size)
     digest = hashlib.sha256()
     rest: list[bytes] = []  # the model without its graph
@@ -280,7 +280,7 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
     base, window = begin, b""
     while at < end:
         if at - base + MAX_HEADER > len(window):
-            base, window = at, os.pread(file.handle, min(WINDOW, end - at), at)
+            base, window = at, system.read_at(file.handle, min(WINDOW, end - at), at)
         tag_at = at
         try:
             tag, i = varint(window, at - base)
@@ -706,19 +706,10 @@ def copy_blob(blob: Blob, out: BinaryIO) -> None:
 
 def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
     """Append some of `count` bytes, inside the kernel if it supports that; returns how many."""
-    if hasattr(os, "copy_file_range"):
-        try:
-            done = os.copy_file_range(file.fileno(), out.fileno(), count, offset)
-        except OSError as e:
-            import errno
-
-            if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-        else:
-            if done:
-                out.seek(0, os.SEEK_CUR)
-                return done
-    chunk = os.pread(file.fileno(), min(count, CHUNK), offset)
+    if done := system.copy_in_kernel(file.fileno(), out.fileno(), count, offset):
+        out.seek(0, os.SEEK_CUR)
+        return done
+    chunk = system.read_at(file.fileno(), min(count, CHUNK), offset)
     if not chunk:
         raise OSError(5, f"{file.name} became shorter while it was read")
     out.write(chunk)

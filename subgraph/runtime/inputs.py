@@ -92,20 +92,6 @@ class Sample:
     picture: ImageOptions = field(default_factory=ImageOptions)
     origin: str = ""
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sample:
-        """The sample that `documents.to_json` wrote."""
-        image = data["picture"]
-        return cls(
-            data["label"],
-            [(name, file) for name, file in data["files"]],
-            [InputSpec(**spec) for spec in data["specs"]],
-            data["names"],
-            data["seed"],
-            ImageOptions(tuple(image["mean"]), tuple(image["scale"]), image["bgr"]),
-            data["origin"],
-        )
-
 
 class FeedingOptions(TypedDict):
     """The part of a `Feeding` that the user's options say; requests and manifests keep it."""

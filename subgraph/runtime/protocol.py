@@ -9,7 +9,7 @@ process are no limits to what it says about itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -18,6 +18,7 @@ from subgraph.storage.tensors import Record
 
 KEY_BYTES = 32
 SEAL_BYTES = 16
+SCRATCH = "SUBCUT_SCRATCH"  # in a worker's environment: a folder for its temporary files, removed when it ends
 CHANNEL_LOST = 76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
 
 
@@ -33,6 +34,11 @@ def opened(key: bytes, number: int, line: bytes) -> bytes | None:
 
     text = line[2 * SEAL_BYTES + 1 :]
     return text if compare_digest(sealed(key, number, text), line) else None
+
+
+def process_end(lines: Sequence[str], signal: str | None = None, code: int | None = None) -> dict[str, object]:
+    """`process` of `WorkerDied` and of a verdict: always these three keys. `lines`: the last of standard error."""
+    return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,6 @@ class BackendInfo:
     exact: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     passes: str = ""
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BackendInfo:
-        """The reply as it was before it became JSON."""
-        texts = [str(data[key]) for key in ("version", "precision", "caveat")]
-        switches = {str(name): _texts(options) for name, options in data["switches"].items()}
-        exact, passes = _texts(data["exact"]), str(data["passes"])
-        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], exact, switches, passes)
 
 
 def not_thrown(switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -91,13 +89,6 @@ class ModelRun:
     origins: Mapping[str, str]
     others: tuple[str, ...]
     seconds: float
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ModelRun:
-        """The reply as it was before it became JSON."""
-        tensors, fed = (tuple(map(Record.from_json, data[key])) for key in ("tensors", "fed"))
-        origins = {name: str(origin) for name, origin in data["origins"].items()}
-        return cls(tensors, fed, origins, tuple(map(str, data["others"])), float(data["seconds"]))
 
     @property
     def by_name(self) -> dict[str, Record]:

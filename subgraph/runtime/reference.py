@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,12 +20,12 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.processes import free_memory
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.journal import Journals, remove_journal
 from subgraph.runtime.stretches.model import StretchedModel
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
+from subgraph.system import cores, free_memory
 from subgraph.text import clean
 
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
@@ -43,8 +42,7 @@ MAX_THREADS = 8  # more give nothing for one small run, and other bits on each m
 
 def threads() -> int:
     """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MAX_THREADS)
+    return min(cores(), MAX_THREADS)
 
 
 def parse_limit(text: str | None) -> int | None:
@@ -107,16 +105,20 @@ class Reference:
         self.journals: Path | None = None
         self.exceeded = False
         self._restart = restart
-        limits: dict[str, Any] = {"timeout": timeout, "memory": memory or limit}
-        limits |= {"bounded": limit + STACKS if limit else 0} if backend == "ort" else {}
-        self._start = partial(Worker, backend, python=python, **limits)
+        self._start = partial(Worker, backend, timeout=timeout, memory=memory or limit, python=python)
         self.python = python
-        self._worker = self._start()
+        self._worker = self._started()
         self._lock = threading.RLock()
         self._version = ""
         self._stretched: dict[str, StretchedModel] = {}
         self._used_journals: dict[str, list[Path]] = {}  # by key
         self._held: object = None  # what the process has under the key `HELD`
+
+    def _started(self) -> Worker:
+        if self.backend != "ort":
+            return self._start()
+        free = free_memory()  # a damaged size in a model must not take the machine down
+        return self._start(bounded=min(self.limit + STACKS, free) if self.limit else free)
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
@@ -168,7 +170,7 @@ class Reference:
             self._stretched.pop(key, None)
             if (self._restart or self.limit or self._stretched) and not self._worker.alive:
                 self._worker.close()
-                self._worker, self._held = self._start(), None
+                self._worker, self._held = self._started(), None
             self._worker.load(key, model, options)
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:

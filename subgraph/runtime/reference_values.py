@@ -133,7 +133,7 @@ class ReferenceValues:
         return samples
 
     def _keep(self, k: int, tensors: Mapping[str, Record], folder: Path) -> None:
-        self.records[k].update((n, r.within(str(folder))) for n, r in tensors.items())
+        self.records[k].update((n, r.within(folder)) for n, r in tensors.items())
 
     def digest(self, records: Sequence[Record]) -> list[str]:
         """Type and digest of the contents of each value. Each file is read once."""

@@ -11,13 +11,37 @@ from typing import Any
 
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
-from subgraph.runtime.processes import process_end
+from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model that is to be loaded, and run once per sample.
+
+    Attributes:
+        feeds: per sample, its inputs, with absolute paths. outputs: names of the tensors that are wanted.
+        into: the folder that these are written into.
+        fresh: in a process that has run nothing before, and ends after this.
+        options: of the backend's `load`; None for those of the candidate.
+    """
+
+    model: Path
+    feeds: Sequence[Sequence[Record]]
+    outputs: Sequence[str]
+    into: Path
+    fresh: bool = False
+    options: Mapping[str, Any] | None = None
+
+    def within(self, folder: Path) -> Job:
+        """The same job, whose paths are relative to this folder."""
+        feeds = [[record.within(folder) for record in sample] for sample in self.feeds]
+        return replace(self, model=folder / self.model, feeds=feeds, into=folder / self.into)
 
 
 @dataclass(frozen=True)
@@ -79,7 +103,7 @@ def _equal(one: Record, other: Record) -> bool:
 def from_entry(entry: StoreEntry) -> RunResult:
     """The result that a store entry keeps, with absolute paths."""
     result = from_document(entry.document)
-    tensors = [{n: r.within(str(entry.folder)) for n, r in sample.items()} for sample in result.tensors]
+    tensors = [{n: r.within(entry.folder) for n, r in sample.items()} for sample in result.tensors]
     return replace(result, tensors=tuple(tensors), stored=True, sources={})
 
 
@@ -102,19 +126,14 @@ def unresolved(why: str) -> RunResult:
     return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
 
 
-def run_model(
-    worker: Worker, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
-    into: Path,
-) -> RunResult:  # fmt: skip
-    """Load a model and run it once per sample; write its outputs into a folder. A failure is a result as well.
-
-    Six parameters: the process, and what the request to it says.
+def run_model(worker: Worker, job: Job) -> RunResult:
+    """Load a model, run it once per sample, and write its outputs. A failure is a result as well.
 
     Raises:
         BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
         OutOfTime: the worker's deadline came.
     """
-    result = _run_model(worker, options, model, feeds, outputs, into)
+    result = _run_model(worker, job)
     sources: Mapping[str, str] = {}
     if worker.alive or not result.failure:
         try:
@@ -125,16 +144,13 @@ def run_model(
     return replace(result, made=time.time(), sources=sources)
 
 
-def _run_model(
-    worker: Worker, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
-    into: Path,
-) -> RunResult:  # fmt: skip
+def _run_model(worker: Worker, job: Job) -> RunResult:
     build = seconds = 0.0
     runs = []
     try:
-        build = worker.load("cut", model, options)
-        for k, sample in enumerate(feeds):
-            runs.append(worker.run("cut", into, {name: f"s{k}-o{i}" for i, name in enumerate(outputs)}, sample))
+        build = worker.load("cut", job.model, job.options or {})
+        for k, sample in enumerate(job.feeds):
+            runs.append(worker.run("cut", job.into, {n: f"s{k}-o{i}" for i, n in enumerate(job.outputs)}, sample))
             seconds += runs[-1].seconds
     except (OutputError, OutOfTime):
         raise

@@ -13,36 +13,27 @@ import contextlib
 import json
 import math
 import os
-import select
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subgraph.documents import to_json
-from subgraph.errors import BackendError, OutOfTime, OutputError, SubcutError, WorkerDied, from_json
+from subgraph import system
+from subgraph.documents import from_json, to_json
+from subgraph.environments import releases
+from subgraph.errors import BackendError, OutOfTime, OutputError, SubcutError, WorkerDied
+from subgraph.errors import from_json as error_from_json
+from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.processes import (
-    MARK,
-    SCRATCH,
-    end_others,
-    import_path,
-    open_pipe,
-    process_end,
-    resident_memory,
-    signal_name,
-    starting,
-    workers,
-)
-from subgraph.runtime.protocol import CHANNEL_LOST, KEY_BYTES, BackendInfo, ModelRun, opened
+from subgraph.runtime.protocol import CHANNEL_LOST, KEY_BYTES, SCRATCH, BackendInfo, ModelRun, opened, process_end
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
+from subgraph.system import ProcessGroup, signal_name
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
@@ -67,8 +58,8 @@ class Worker:
     crashed, exceeded a limit or was closed; the error says how, with the end of standard error.
 
     `timeout`: seconds per request, counted once the runtime is imported. `memory`: bytes of resident memory of the
-    child and all that it started. `bounded`: as `memory`, but of what the child may allocate at all; 0: no more than is
-    free now. It breaks runtimes that reserve addresses. `python`: of another environment, with numpy and the runtime.
+    child and all that it started. `bounded`: as `memory`, but of what the child may allocate at all; it breaks runtimes
+    that reserve addresses. `python`: of another environment, with numpy and the runtime.
 
     Raises:
         BackendError: the process, or a folder for its files, cannot be created.
@@ -80,48 +71,35 @@ class Worker:
     ) -> None:  # fmt: skip
         self.timeout, self.memory = timeout, memory
         self.deadline = math.inf  # of `time.monotonic`, for all requests
-        self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
+        self._key = os.urandom(KEY_BYTES)
         self._is_ort = backend == "ort" and python is None  # starts no processes of its own, writes no files
         self._has_sources = backend.endswith(".py") or backend == "torch"
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
-        lifeline, self._lifeline = open_pipe()
         try:
-            with starting:
-                self._process = subprocess.Popen(
-                    [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend, str(lifeline)]
-                    + ([] if bounded is None else [str(bounded)]),
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,
-                    pass_fds=[lifeline],
-                    env={
-                        **os.environ,
-                        "PYTHONPATH": import_path(python, scratch),
-                        MARK: self._mark,
-                        SCRATCH: scratch,
-                    },
-                )
-                workers.add(self._process.pid)
+            self._process = ProcessGroup(
+                [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": _import_path(python, scratch), SCRATCH: scratch},
+                memory=bounded,
+            )
         except OSError as e:
-            os.close(self._lifeline)
             self._cleanup.close()
             raise BackendError(f"cannot start a process: {e.strerror or e}", "are there too many?") from e
-        finally:
-            os.close(lifeline)
-        pipes = self._process.stdin, self._process.stdout, self._process.stderr
-        self._pipes = [pipe for pipe in pipes if pipe is not None]
-        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
-        for pipe in self._pipes:
-            os.set_blocking(pipe.fileno(), False)
+        self._cleanup.callback(self._process.close)
+        pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe]
+        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
+        for number in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(number, False)
         with contextlib.suppress(BrokenPipeError):  # it ended already; the first request says so
             os.write(self._stdin, self._key.hex().encode() + b"\n")
         self._unsent = b""
         self._received, self._searched = bytearray(), 0  # bytes searched for the end of a line
         self._replies = 0
-        self._printed = bytearray()  # the end of standard error
+        self._printed, self._prints = bytearray(), True  # the end of standard error; may more come?
         self._starting = True
         self._pending = False  # a request has no reply yet, or was given up
         self._ended = self._closing = self._closed = False
@@ -135,7 +113,7 @@ class Worker:
         Raises:
             BackendError: the runtime is not installed or does not start.
         """
-        return self._ask(BackendInfo.from_json, "about", options=dict(options))
+        return self._ask(partial(from_json, BackendInfo), "about", options=dict(options))
 
     def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
         """Convert and build `model` under the name `key`; the seconds that it took.
@@ -162,7 +140,7 @@ class Worker:
             InputError: an input does not fit. ModelError: the run failed.
         """
         fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": [r.to_json() for r in feeds]}
-        return self._ask(ModelRun.from_json, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
+        return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:
         """What the backend's Python file has imported from outside the installed packages: file → digest."""
@@ -202,11 +180,11 @@ class Worker:
         text = opened(self._key, self._replies, self._read_line(do, limit))
         self._replies += 1
         if text is None:
-            raise self._stop(do, "crash", f"wrote into {CHANNEL}: what it says cannot be believed")
+            raise self._died(do, f"wrote into {CHANNEL}: what it says cannot be believed")
         try:
             return read(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._stop(do, "crash", "gave an answer that is none") from None
+            raise self._died(do, "gave an answer that is none") from None
 
     def last_lines(self) -> list[str]:
         """The last lines that the child and its processes printed during the last request."""
@@ -217,16 +195,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Does it take another request?"""
-        return not self._pending and not self._ended and not self._has_exited()
-
-    def _has_exited(self) -> bool:
-        """Without reaping the process: until `_kill`, its number and its group's must not be used again."""
-        if not hasattr(os, "waitid"):
-            return self._process.poll() is not None
-        try:
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+        return not self._pending and not self._ended and not self._process.has_exited()
 
     def _read_line(self, do: str, limit: float | None) -> bytes:
         """The next line of the replies, after all of the request was sent.
@@ -235,13 +204,8 @@ class Worker:
         """
         end = min(math.inf if limit is None else time.monotonic() + limit, self.deadline)
         check = time.monotonic() + POLL
-        poll = select.poll()
-        for number, events in ((self._stdout, select.POLLIN), (self._stderr, select.POLLIN)):
-            poll.register(number, events)
-        if self._unsent:
-            poll.register(self._stdin, select.POLLOUT)
         while not self._has_line():
-            self._serve_pipes(do, poll, max(min(check, end) - time.monotonic(), 0))
+            self._serve_pipes(do, max(min(check, end) - time.monotonic(), 0))
             if time.monotonic() >= check:
                 self._check_memory(do)
                 check = time.monotonic() + POLL
@@ -249,7 +213,7 @@ class Worker:
                 if end == self.deadline:
                     self._kill()
                     raise OutOfTime("the time is used up", "the same command with more goes on")
-                raise self._stop(do, "timeout", f"was stopped after {limit or 0:g} s")
+                raise self._died(do, f"was stopped after {limit or 0:g} s", signature="timeout")
         line = bytes(self._received[: self._searched])
         del self._received[: self._searched + 1]
         self._searched = 0
@@ -261,29 +225,29 @@ class Worker:
         self._searched = len(self._received) if end < 0 else end
         return end >= 0
 
-    def _serve_pipes(self, do: str, poll: select.poll, seconds: float) -> None:
+    def _serve_pipes(self, do: str, seconds: float) -> None:
         """Wait until a pipe is ready, then send and receive without blocking."""
-        ready = [number for number, _ in poll.poll(math.ceil(seconds * 1000))]
-        if self._stdin in ready and self._send(do):
-            poll.unregister(self._stdin)
-        if self._stderr in ready and not self._read_stderr():
-            poll.unregister(self._stderr)
+        reads = [self._stdout, *([self._stderr] if self._prints else [])]
+        ready = system.ready(seconds, reads, [self._stdin] if self._unsent else [])
+        if self._stdin in ready:
+            self._send(do)
+        if self._stderr in ready:
+            self._prints = self._read_stderr()
         if self._stdout in ready:
             self._receive(do)
-        elif self._has_exited():
+        elif self._process.has_exited():
             self._receive(do)
             if not self._has_line():
                 raise self._pipe_closed(do)
 
-    def _send(self, do: str) -> bool:
-        """Send as much as the pipe takes; True when nothing is left."""
+    def _send(self, do: str) -> None:
+        """Send as much as the pipe takes."""
         try:
             self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
         except BlockingIOError:
             pass
         except BrokenPipeError:
             raise self._pipe_closed(do) from None
-        return not self._unsent
 
     def _receive(self, do: str) -> None:
         try:
@@ -294,7 +258,7 @@ class Worker:
             raise self._pipe_closed(do)
         self._received += chunk
         if len(self._received) > MAX_REPLY:
-            raise self._stop(do, "crash", f"wrote into {CHANNEL} without an end")
+            raise self._died(do, f"wrote into {CHANNEL} without an end")
 
     def _read_stderr(self) -> bool:
         """Keep the end of what the child has printed by now. False at the end of the pipe."""
@@ -310,56 +274,41 @@ class Worker:
         return True
 
     def _check_memory(self, do: str) -> None:
-        if self.memory is not None and (held := resident_memory(self._process.pid)) > self.memory:
-            raise self._stop(do, "crash", f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
+        if self.memory is not None and (held := self._process.resident_memory()) > self.memory:
+            raise self._died(do, f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
 
     # ------------------------------------------------------------------------------------------------ the end
 
     def _pipe_closed(self, do: str) -> WorkerDied:
         end = time.monotonic() + EXIT_SECONDS
-        while not self._has_exited() and time.monotonic() < end:
+        while not (exited := self._process.has_exited()) and time.monotonic() < end:
             time.sleep(0.001)
         if self._closing:
-            return self._stop(do, "crash", "was stopped: its answer is no longer wanted")
-        if not self._has_exited():
-            return self._stop(do, "crash", f"closed {CHANNEL}")
+            return self._died(do, "was stopped: its answer is no longer wanted")
+        if not exited:
+            return self._died(do, f"closed {CHANNEL}")
         self._kill()
-        code = self._process.returncode
-        if code == CHANNEL_LOST:
-            return self._death(do, "crash", f"closed {CHANNEL}", None, code)
-        if code < 0:
-            name = signal_name(-code)
-            return self._death(do, "crash", f"was ended by {name}", name, None)
-        return self._death(do, "crash", f"ended with exit code {code}", None, code)
+        return self._died(do, _how_it_ended(self._process.returncode), code=self._process.returncode)
 
-    def _stop(self, do: str, signature: str, how: str) -> WorkerDied:
+    def _died(self, do: str, how: str, *, signature: str = "crash", code: int | None = None) -> WorkerDied:
+        """The error, once it is ended; `code`: how it ended by itself, as `subprocess` says it."""
         self._kill()
-        return self._death(do, signature, how, None, None)
-
-    def _death(self, do: str, signature: str, how: str, name: str | None, code: int | None) -> WorkerDied:
         lines = self.last_lines()
         last = f": {' | '.join(lines[-3:])}" if lines else ""
-        what = f"the process that should {TASKS[do]} {how}{last}"
-        hint = "the runtime itself crashed" if name else ""
-        return WorkerDied(what, hint, signature=signature, process=process_end(lines, name, code))
+        by_signal = signal_name(-code) if code is not None and code < 0 else None
+        hint = "the runtime itself crashed" if by_signal else ""
+        process = process_end(lines, by_signal, None if by_signal else code)
+        return WorkerDied(
+            f"the process that should {TASKS[do]} {how}{last}", hint, signature=signature, process=process
+        )
 
     def _kill(self) -> None:
         """End the child and everything that it started, in other sessions too. Only once: the system uses its number
         again."""
         with self._kill_lock:
-            if self._ended:
-                return
-            if not self._is_ort:
-                self._signal_group(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
-                end_others(self._process.pid, self._mark)
-            self._signal_group(signal.SIGKILL)
-            self._process.wait()
-            workers.discard(self._process.pid)
-            self._ended = True
-
-    def _signal_group(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+            if not self._ended:
+                self._process.end(strays=not self._is_ort)
+                self._ended = True
 
     def close(self) -> None:
         """End the child and everything that it started; a thread that waits for a reply gets WorkerDied."""
@@ -370,9 +319,6 @@ class Worker:
                 return
             self._closed = True
             self._read_stderr()
-            os.close(self._lifeline)
-            for pipe in self._pipes:
-                pipe.close()
             self._cleanup.close()
 
     def __enter__(self) -> Worker:
@@ -383,11 +329,30 @@ class Worker:
 
 
 def _error(reply: Mapping[str, Any]) -> SubcutError | None:
-    return from_json(reply["error"]) if "error" in reply else None
+    return error_from_json(reply["error"]) if "error" in reply else None
 
 
 def _seconds(reply: Mapping[str, Any]) -> float:
     return float(reply["seconds"])
+
+
+def _how_it_ended(code: int) -> str:
+    if code == CHANNEL_LOST:
+        return f"closed {CHANNEL}"
+    return f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def _import_path(python: Path | None, scratch: str) -> str:
+    """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same code.
+
+    The interpreter of another environment sees this package and what reads models, linked into a folder, no more.
+    """
+    if python:
+        folder = Path(scratch, "import")
+        releases.lend(folder, python.parent.parent)
+        return str(folder)
+    own, users = str(HOME.resolve().parent), os.environ.get("PYTHONPATH")
+    return f"{own}{os.pathsep}{users}" if users else own
 
 
 @contextlib.contextmanager

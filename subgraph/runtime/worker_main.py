@@ -1,10 +1,9 @@
 """The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [BYTES]`; BYTES as of `_limit_memory`. The first line
-that it reads is the key of its replies (`runtime.protocol`). The first line that it writes says that the runtime is
-imported; one reply per request follows. What a backend prints goes to standard error; its processes inherit neither the
-requests nor the replies. The process ends with its parent, even while the backend holds the interpreter's lock: the
-kernel kills the whole group when the lifeline (a pipe that nobody writes to) closes.
+Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the key of its replies
+(`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request follows.
+What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The process
+ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -14,37 +13,32 @@ import errno
 import io
 import json
 import os
-import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from subgraph import plugins
-from subgraph.documents import to_json
+from subgraph import plugins, system
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.processes import MEMORY_SHARE, adopt_orphans
-from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, not_thrown, sealed
+from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, sealed
 from subgraph.storage.tensors import Record, Value
 
-F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
-LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 READY = {"ready": True}
 
 
 def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
     requests, replies = _take_pipes()
-    _die_with_parent(int(sys.argv[2]))
-    adopt_orphans()
-    if len(sys.argv) > 3:
-        _limit_memory(int(sys.argv[3]))
+    system.adopt_orphans()
     _restore_import_path()
+    tempfile.tempdir = os.environ.pop(SCRATCH, "") or None
     server = Server(sys.argv[1])
     lines = _requests(requests)
     key = bytes.fromhex(next(lines).decode())
@@ -74,11 +68,7 @@ def _take_pipes() -> tuple[int, io.BufferedWriter]:
     # line by line: the last line before a crash says why
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    with contextlib.suppress(Exception):  # another C library: its last lines may be lost
-        import ctypes
-
-        library = ctypes.CDLL(None)
-        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
+    system.buffer_lines()
     return requests, replies
 
 
@@ -129,17 +119,6 @@ def _reply(server: Server, line: bytes) -> object:
         return {"error": BackendError(what, "please report it").to_json()}
 
 
-def _die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process group when the parent's end of the pipe closes (Linux)."""
-    os.set_inheritable(lifeline, False)
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        import fcntl
-
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
 def _requests(pipe: int) -> Iterator[bytes]:
     """Lines from the pipe. A thread reads them from now on, and ends the process group when the pipe closes."""
     import queue
@@ -153,8 +132,7 @@ def _requests(pipe: int) -> Iterator[bytes]:
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 lines.put(line)
-        if os.getpgrp() == os.getpid():  # leader of its group: the processes that the backend started end as well
-            os.killpg(0, signal.SIGKILL)
+        system.end_own_group()  # the processes that the backend started end as well
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -166,25 +144,6 @@ def _read(pipe: int) -> bytes:
         return os.read(pipe, 1 << 16)
     except OSError:
         os._exit(CHANNEL_LOST)
-
-
-def _limit_memory(most: int = 0) -> None:
-    """Bound what this process may allocate, on Linux, by `most` bytes, and by what is free now; 0: by that alone.
-
-    A damaged size in a model must not take the machine down. No `psutil.virtual_memory` here: importing psutil would
-    add 10 ms to each start.
-    """
-    try:
-        import resource
-
-        with Path("/proc/meminfo").open(encoding="ascii") as info:
-            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
-    except (ImportError, OSError, StopIteration):
-        return  # no such limit on this system
-    limit, hard = min(int(free * MEMORY_SHARE), most or free), resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard != resource.RLIM_INFINITY:  # only root may raise it
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 class Server:
@@ -212,6 +171,26 @@ class Server:
                 raise BackendError(f"backend {self.backend} cannot be imported: {e}", "subcut doctor") from e
         return self._module
 
+    @contextlib.contextmanager
+    def _of_backend(self, kind: type[SubcutError], fails: str, hint: str = "") -> Iterator[None]:
+        """A block in which the backend's own code runs, which may raise anything, and fork.
+
+        Raises:
+            SubcutError: of this kind, and says what the backend `fails` to do; or as it came.
+        """
+        try:
+            try:
+                yield
+            finally:
+                _exit_if_forked(self.process)
+        except (SubcutError, MemoryError):
+            raise
+        except BaseException as e:
+            if isinstance(e, ImportError) and kind is not ModelError:
+                raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
+            own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
+            raise kind(f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint) from e
+
     def warm(self) -> None:
         """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
         with contextlib.suppress(Exception, SystemExit):
@@ -231,7 +210,7 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
-        try:
+        with self._of_backend(BackendError, "fails when asked what it is", "correct the file"):
             return BackendInfo(
                 str(module.version() if hasattr(module, "version") else ""),
                 str(module.precision(options) if hasattr(module, "precision") else "fp32"),
@@ -241,12 +220,6 @@ class Server:
                 not_thrown(module.switches(options) if hasattr(module, "switches") else {}, options),
                 str(getattr(module, "PASSES", "")),
             )
-        except SubcutError:
-            raise
-        except ImportError as e:
-            raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        except BaseException as e:
-            raise BackendError(f"{self.backend} fails when asked what it is: {_one_line(e)}", "correct the file") from e
 
     def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
         """Convert and build; the model of the same key that was loaded before is dropped first.
@@ -259,17 +232,8 @@ class Server:
             raise BackendError(f"{self.backend} has no function load(model, options)", "it returns run(feeds)")
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
-        try:
-            try:
-                run = build(Path(model), options)
-            finally:
-                _exit_if_forked(self.process)
-        except (SubcutError, MemoryError):
-            raise
-        except ImportError as e:
-            raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        except BaseException as e:
-            raise Refused(f"{self.backend} refuses the model: {_one_line(e)}") from e
+        with self._of_backend(Refused, "refuses the model"):
+            run = build(Path(model), options)
         if not callable(run):
             what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
             raise BackendError(what, "return run(feeds)")
@@ -307,7 +271,7 @@ class Server:
         folder, run = Path(into), self.models[key]
         origins: dict[str, str] = {}
         if sample is not None:
-            planned = Sample.from_json(sample)
+            planned = from_json(Sample, sample)
             arrays, origins = load_inputs.load_sample(planned)
             types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
         else:
@@ -330,21 +294,12 @@ class Server:
         return ModelRun(saved, fed, origins, others, seconds)
 
     def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
-        try:
-            try:
-                results = run(arrays)
-            finally:
-                _exit_if_forked(self.process)
-        except (SubcutError, MemoryError):
-            raise
-        except BaseException as e:
-            raise ModelError(f"{self.backend} failed while running: {_one_line(e)}") from e
+        with self._of_backend(ModelError, "failed while running"):
+            results = run(arrays)
         if not isinstance(results, Mapping):
             raise ModelError(f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays")
-        try:
+        with self._of_backend(ModelError, "gave what cannot be read"):
             return dict(results)
-        except BaseException as e:
-            raise ModelError(f"{self.backend} gave what cannot be read: {_one_line(e)}") from e
 
     def _save(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
         """Write one output, which may be any object.

@@ -9,22 +9,20 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from subgraph import plugins
 from subgraph.environments.installation import make, show
 from subgraph.errors import BackendError, Unreachable, WorkerDied
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.processes import free_memory
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote.hosts import Hosts
-from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.runtime.run_result import Job, RunResult, run_model
 from subgraph.runtime.worker import Worker
-from subgraph.storage.tensors import Record
+from subgraph.system import free_memory
 from subgraph.text import clean
 from subgraph.verdict import Signature
 
@@ -143,13 +141,8 @@ class Workers:
         with self.borrow() as worker:
             return frozenset(worker.names("tensors", model, self.candidate.options))
 
-    def run(
-        self, model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str], into: Path, *,
-        fresh: bool = False, options: Mapping[str, Any] | None = None,
-    ) -> RunResult:  # fmt: skip
-        """Load a model and run it once per sample, as `run_model`; `fresh` as of `borrow`.
-
-        `options`: in place of the candidate's own.
+    def run(self, job: Job) -> RunResult:
+        """As `run_model`, with the candidate's options where the job has none.
 
         A candidate with hosts runs on one that is free. Where it does not answer, or takes too long, another is tried:
         only a model that takes too long on two of them takes too long.
@@ -158,13 +151,13 @@ class Workers:
             BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
             Unreachable: no host that was tried answered. WorkerDied: as `borrow`.
         """
-        options = self.candidate.options if options is None else options
+        options = self.candidate.options if job.options is None else job.options
         tried: list[str] = []
         late: RunResult | None = None
         while len(tried) < min(MOST_HOSTS, len(self._hosts.names)):
             with self._hosts.lease(tried, self._go_on) as host:
                 try:
-                    result = self._run_here({**options, "host": host}, model, feeds, outputs, into, fresh)
+                    result = self._run_here(replace(job, options={**options, "host": host}))
                 except Unreachable as e:
                     log.warning("%s does not answer: %s", clean(host), clean(e.what))
                     self._hosts.note(host, answered=False)
@@ -178,18 +171,15 @@ class Workers:
         if late:
             return late
         if not tried:
-            return self._run_here(options, model, feeds, outputs, into, fresh)
+            return self._run_here(replace(job, options=options))
         if self._hosts.none_answers:
             names = ", ".join(map(clean, self._hosts.names))
             raise BackendError(f"none of the hosts answers: {names}", "the same command goes on once one does")
         raise Unreachable(f"no answer from {', '.join(map(clean, tried))}")
 
-    def _run_here(
-        self, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
-        into: Path, fresh: bool,
-    ) -> RunResult:  # fmt: skip
-        with self.turns, self.borrow(loads=1, fresh=fresh) as worker:
-            result = run_model(worker, options, model, feeds, outputs, into)
+    def _run_here(self, job: Job) -> RunResult:
+        with self.turns, self.borrow(loads=1, fresh=job.fresh) as worker:
+            result = run_model(worker, job)
             return replace(result, ended=not worker.alive)
 
     def _go_on(self) -> None:
@@ -221,8 +211,7 @@ class Workers:
             raise stopped()
 
     def _start(self) -> Worker:
-        limits: dict[str, Any] = {"timeout": self.candidate.timeout, "memory": self.memory}
-        worker = Worker(self.candidate.backend, python=self._python, **limits)
+        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self.memory, python=self._python)
         with self._lock:
             if not self._closed:
                 self._all.add(worker)

@@ -23,11 +23,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from subgraph import system
 from subgraph.errors import OutputError
+from subgraph.system import Lock
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
-RENAME_EXCHANGE = 2  # linux/fs.h
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
@@ -93,7 +94,7 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     try:
         sweep(parent)
         with _undisturbed():
-            work, lock = _fresh(parent, name)
+            work, lock = fresh(parent, name)
         yield work
     except OSError as e:
         raise unwritable(parent, e) from e
@@ -102,7 +103,7 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
             if work is not None:  # in `aside`, after a success: the older result, or nothing
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
-                os.close(lock)
+                lock.close()
             _remove_empty(parent, existing)
 
 
@@ -153,21 +154,20 @@ def _remove_empty(folder: Path, existing: Path) -> None:
         folder = folder.parent
 
 
-def _fresh(parent: Path, name: str) -> tuple[Path, int | None]:
+def fresh(parent: Path, name: str) -> tuple[Path, Lock]:
     """A new folder and its lock, tried again where other runs remove it before it is locked, or an empty `parent`."""
     for left in reversed(range(MAX_TRIES)):
         parent.mkdir(parents=True, exist_ok=True)
         try:
             work = Path(tempfile.mkdtemp(prefix=f".{name[:60]}.", suffix=NEW, dir=parent))
-            lock = _lock(work)
+            lock = Lock(work)
         except FileNotFoundError:
             if not left:
                 raise
             continue
         if work.exists():
             break
-        if lock is not None:
-            os.close(lock)
+        lock.close()
     return work, lock
 
 
@@ -185,15 +185,14 @@ def _put(work: Path, place: Path) -> None:
         except OSError:
             if not place.exists():  # not a race with another run
                 raise
-    if not _exchange(work, place):
+    if not system.exchange(work, place):
         _replace(work, place)
 
 
 def _replace(work: Path, place: Path) -> None:
     """Replace a folder in two steps. The old one is locked meanwhile: only the next run may put it back."""
-    lock = _lock(place)
     old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
-    try:
+    with Lock(place):
         place.rename(old)
         try:
             work.rename(place)
@@ -201,54 +200,16 @@ def _replace(work: Path, place: Path) -> None:
             old.rename(place)
             raise
         shutil.rmtree(old, ignore_errors=True)
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def _exchange(one: Path, two: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot."""
-    import ctypes
-
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    at_cwd = -100
-    return bool(call(at_cwd, os.fsencode(one), at_cwd, os.fsencode(two), RENAME_EXCHANGE) == 0)
-
-
-def _lock(folder: Path, *, wait: bool = True, shared: bool = False) -> int | None:
-    """Lock a folder until the handle is closed or this process ends; None where folders cannot be locked.
-
-    A shared lock may have any number of holders.
-
-    Raises:
-        OSError: the folder is gone. BlockingIOError: another process holds the lock (only without `wait`).
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except OSError as e:
-        os.close(handle)
-        if isinstance(e, BlockingIOError):
-            raise
-        return None  # NFS locks no folders
-    return handle
 
 
 def sweep(parent: Path) -> None:
     """Remove the hidden folders of killed runs from `parent`, whose locks are free; put old results back."""
     for work in (*parent.glob(f".*{NEW}"), *parent.glob(f".*{OLD}")):
         try:
-            handle = _lock(work, wait=False)
+            lock = Lock(work, wait=False)
         except OSError:  # a running process holds it, or it is not ours to touch
             continue
-        if handle is None:
+        if not lock.works:
             continue
         place = work.with_name(work.name[1:].rsplit(".", 2)[0])
         if work.suffix == OLD and not place.exists():
@@ -256,7 +217,4 @@ def sweep(parent: Path) -> None:
                 work.rename(place)
         else:
             shutil.rmtree(work, ignore_errors=True)
-        os.close(handle)
-
-
-fresh, lock = _fresh, _lock  # for the store, whose folders outlive a block
+        lock.close()

@@ -25,12 +25,14 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import OutputError
 from subgraph.storage import folders, store_entry
+from subgraph.system import Lock
 
 DEFAULT_LIMIT = 4 << 30  # bytes
 LIMIT_PARTS = 16  # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
@@ -71,7 +73,7 @@ class Store:
         self.root, self.limit = root, limit
         self._guard = threading.RLock()  # of the fields below; not held while entries are read or written
         self._session: Path | None = None  # our hidden folder: its time is our start, its lock shows that we run
-        self._sessions: dict[Path, int | None] = {}  # hidden folder → lock, with those no longer written
+        self._sessions: dict[Path, Lock] = {}  # hidden folder → lock, with those no longer written
         self._numbers = itertools.count()
         self._folders: set[Path] = set()
         self._used: set[str] = set()
@@ -93,10 +95,9 @@ class Store:
             sessions, self._sessions, self._session = self._sessions, {}, None
             self._folders.clear()
             self._temporary.clear()
-        for path, handle in sessions.items():
+        for path, lock in sessions.items():
             shutil.rmtree(path, ignore_errors=True)
-            if handle is not None:
-                os.close(handle)
+            lock.close()
 
     def new_folder(self, after: OSError | None = None) -> Path:
         """A fresh folder for the files of one entry: plain files with plain names. `close` removes it.
@@ -325,15 +326,10 @@ class Store:
         return True
 
 
-@contextlib.contextmanager
-def _locked(place: Path, *, wait: bool = True, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder; a file or link has none."""
-    handle = folders.lock(place, wait=wait, shared=shared) if stat.S_ISDIR(place.lstat().st_mode) else None
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+def _locked(place: Path, *, wait: bool = True, shared: bool = False) -> AbstractContextManager[object]:
+    """The lock of a folder; a file or link has none."""
+    is_folder = stat.S_ISDIR(place.lstat().st_mode)
+    return Lock(place, wait=wait, shared=shared) if is_folder else contextlib.nullcontext()
 
 
 def _stored_entries(root: Path) -> Iterator[tuple[Path, os.stat_result, int]]:

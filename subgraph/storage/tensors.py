@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -71,9 +71,9 @@ class Record:
             tuple(str(f) for f in data["files"]),
         )
 
-    def within(self, prefix: str) -> Record:
-        """The same record with file names relative to the folder above."""
-        return replace(self, files=tuple(f"{prefix}/{f}" for f in self.files))
+    def within(self, folder: Path | str) -> Record:
+        """The same record, whose files lie in this folder; absolute ones stay where they are."""
+        return replace(self, files=tuple(str(Path(folder, file)) for file in self.files))
 
     def value(self, *, mapped: bool = False) -> Value:
         """The value, where the files' names are absolute paths; otherwise as `load`."""
@@ -231,15 +231,18 @@ def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "
     return save(name, value, type_text or type_of(value), folder, stem).within(str(folder.resolve()))
 
 
-def copied(record: Record, into: Path, stem: str) -> Record:
-    """A copy of a value's files in another folder, called `stem`; the record's files are relative to it."""
+def copied(record: Record, into: Path, stem: str, *, copy: Callable[[str, Path], object] | None = None) -> Record:
+    """A copy of a value's files in another folder, called `stem`; the record's files are relative to it.
+
+    `copy`: of one file; `shutil.copyfile` if it is not given.
+    """
     import shutil
 
     files = []
     for file in record.files:
         _, many, number = Path(file).stem.partition("#")
         files.append(f"{stem}{many}{number}.npy")
-        shutil.copyfile(file, into / files[-1])
+        (copy or shutil.copyfile)(file, into / files[-1])
     return replace(record, files=tuple(files))
 
 

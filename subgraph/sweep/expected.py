@@ -31,7 +31,7 @@ from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference, threads
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -90,7 +90,7 @@ class Runtime:
 
     def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
-        result = self.workers.run(example.model, [example.inputs], names, into, fresh=fresh)
+        result = self.workers.run(Job(example.model, [example.inputs], names, into, fresh))
         if not result.failure:
             return result
         process = result.failure.process

@@ -13,7 +13,7 @@ from pathlib import Path
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.runtime.cached_runs import load_or_run
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import digest
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -64,6 +64,6 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
     feeds = [merged.feeds(sample) for sample in trials.values.records]
     with trials.temporary_folder() as folder:
-        path, options = folder / "model.onnx", trials.candidate.options
-        merged.save(path)
-        return trials.workers.run(path, feeds, merged.output_names, into, options=options)
+        merged.save(folder / "model.onnx")
+        job = Job(folder / "model.onnx", feeds, merged.output_names, into, options=trials.candidate.options)
+        return trials.workers.run(job)

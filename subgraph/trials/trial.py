@@ -28,7 +28,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.run_result import Feeds, RunResult, merge, unresolved
+from subgraph.runtime.run_result import Feeds, Job, RunResult, merge, unresolved
 from subgraph.runtime.stretches.model import held_bytes, raw_bytes
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
@@ -253,7 +253,7 @@ class Trials(ReferenceModel):
             if self.candidate.backend != "litert":
                 load_origin.write_own_format(folder / "model.onnx", folder)
             options = self.candidate.options
-            return self.workers.run(folder / "model.onnx", feeds, outputs, into, fresh=fresh, options=options)
+            return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options))
 
     def write_cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
         """What the candidate is given: the cut, as `model.onnx` in `folder`, and the tensors that it is fed per sample.

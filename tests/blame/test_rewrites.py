@@ -28,7 +28,7 @@ from subgraph.graph.graph import load
 from subgraph.runtime.candidate import parse
 from subgraph.runtime.capture import capture
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.run_result import run_model
+from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.storage.folders import numbered_folder
@@ -390,7 +390,7 @@ def test_real_faults_of_runtimes_are_cured(
             path.write_bytes(model.SerializeToString())
             into = numbered_folder(tmp_path, "run")
             with workers.borrow(loads=1) as worker:
-                result = run_model(worker, candidate.options, path, [feeds], piece.outputs, into)
+                result = run_model(worker, Job(path, [feeds], piece.outputs, into, options=candidate.options))
             return not result.failure and all(
                 np.allclose(np.asarray(tensors.load(record, into)), np.asarray(values[name]), rtol=1e-3, atol=1e-4)
                 for name, record in result.tensors[0].items()

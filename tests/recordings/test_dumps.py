@@ -728,7 +728,7 @@ def test_hdf5_without_h5py_says_how_to_get_it(tmp_path: Path, monkeypatch: pytes
 def test_a_child_that_crashes_costs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _hdf5(tmp_path)
     entries = list(recording.open(tmp_path))
-    process, _ = entries[0].load.func.__self__._child  # type: ignore[attr-defined]
+    process = entries[0].load.func.__self__._child.process  # type: ignore[attr-defined]
     process.kill()
     with pytest.raises(InputError, match=r"run\.h5: h5py ended with code -9"):
         entries[0].read()

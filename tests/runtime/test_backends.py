@@ -26,7 +26,6 @@ from onnx import TensorProto, helper
 from subgraph import plugins
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.backends import cmd, onnx_reference, ort
-from subgraph.runtime.processes import SCRATCH
 from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
@@ -374,7 +373,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.delenv(SCRATCH, raising=False)
     yield folder
     gc.collect()  # an error's frames hold the model that failed
     assert list(folder.iterdir()) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.runtime.processes import process_end
+from subgraph.runtime.protocol import process_end
 from subgraph.runtime.run_result import RunResult, from_entry, merge
 from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record

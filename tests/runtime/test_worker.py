@@ -1,6 +1,6 @@
 """A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on, and leaves nothing.
 
-Covers `runtime.worker`, `runtime.worker_main`, `runtime.processes` and `runtime.protocol`. Each test runs real
+Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system` and `children`. Each test runs real
 processes. They inherit a mark in the environment; no process that carries the mark may live when its test ends.
 """
 
@@ -21,8 +21,9 @@ import numpy as np
 import psutil
 import pytest
 
+from subgraph import system
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
-from subgraph.runtime import worker, worker_main
+from subgraph.runtime import worker
 from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.worker import Worker
@@ -184,7 +185,7 @@ def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
         receive(do)
         if b"tensors" in one._received:
             answered.touch()
-            until(lambda: one._has_exited())
+            until(lambda: one._process.has_exited())
 
     one._receive = received  # type: ignore[method-assign]
     assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
@@ -303,7 +304,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
 
 
 def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., Worker], tmp_path: Path) -> None:
-    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=0)
+    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=system.free_memory())
     with pytest.raises(ModelError, match="memory"):
         ask(one, tmp_path)
     assert one.alive
@@ -312,9 +313,13 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., W
 def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """After `ulimit -d`, only root may raise the limit: the process would end before the first request."""
     limits: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64 * MIB, 64 * MIB))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
-    worker_main._limit_memory()
+
+    def prlimit(pid: int, kind: int, limit: tuple[int, int] | None = None) -> tuple[int, int]:
+        limits.extend([limit] if limit else [])
+        return 64 * MIB, 64 * MIB
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    system.limit(0, memory=1 << 40)
     assert limits == [(64 * MIB, 64 * MIB)]
 
 

@@ -14,11 +14,12 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from subgraph import system
 from subgraph.errors import OutOfTime, WorkerDied
-from subgraph.runtime import processes, worker_pool
+from subgraph.runtime import worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.run_result import run_model
+from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
@@ -143,7 +144,7 @@ def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
     workers.about()
     workers.deadline = time.monotonic() + 0.1
     with workers.borrow() as one, pytest.raises(OutOfTime, match="the time is used up"):
-        run_model(one, {}, Path("model.onnx"), [[]], ["y"], tmp_path)
+        run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
     assert not one.alive
     workers.deadline = time.monotonic() + PATIENCE
     assert workers.about() == BackendInfo()
@@ -230,4 +231,4 @@ def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkey
     with pool(memory=5 << 30, timeout=7.0).borrow() as worker:
         assert (worker.memory, worker.timeout) == (5 << 30, 7.0)
     monkeypatch.undo()
-    assert processes.free_memory() > 1 << 20
+    assert system.free_memory() > 1 << 20

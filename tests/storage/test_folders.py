@@ -20,9 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from subgraph import system
 from subgraph.errors import OutputError
 from subgraph.storage import folders
 from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
+from subgraph.system import Lock
 from tests.helpers.run_command import chain, manifest, subcut, tree
 
 NAMES = [
@@ -125,7 +127,7 @@ def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a result goes, on systems that can swap two folders at once and on others."""
     if request.param == "two steps":
-        monkeypatch.setattr(folders, "_exchange", lambda one, two: False)
+        monkeypatch.setattr(system, "exchange", lambda one, two: False)
     return tmp_path / "parent" / "place"
 
 
@@ -210,7 +212,7 @@ def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
 
 def test_a_rename_that_fails_puts_the_old_result_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(place, "old")
-    monkeypatch.setattr(folders, "_exchange", lambda one, two: False)
+    monkeypatch.setattr(system, "exchange", lambda one, two: False)
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
@@ -269,16 +271,16 @@ def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_take_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run's sweep, or its tidying of an empty parent, may come between making and locking."""
-    real = folders._lock
+    real = Lock
     turns = iter(range(3))
 
-    def lock(path: Path, *, wait: bool = True) -> int | None:
+    def lock(path: Path, *, wait: bool = True) -> Lock:
         if wait and next(turns, None) is not None:
             path.rmdir()
             path.parent.rmdir()
         return real(path, wait=wait)
 
-    monkeypatch.setattr(folders, "_lock", lock)
+    monkeypatch.setattr(folders, "Lock", lock)
     write(tmp_path / "parent/place", "x")
     assert only(tmp_path / "parent/place", "x")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from subgraph.bisection.manual import tasks
 from subgraph.bisection.manual.state import FOLDERS, STATE, STATE_BEFORE, TODO, ManualState
 from subgraph.errors import ResultExists, UsageError
 from subgraph.storage import folders
+from subgraph.system import Lock
 from subgraph.text import clean, count
 
 DAMAGED = "state-damaged.json"
@@ -77,14 +77,11 @@ def locked(folder: Path) -> Iterator[None]:
         UsageError: another command works on this loop.
     """
     try:
-        handle = folders.lock(folder, wait=False)
+        lock = Lock(folder, wait=False)
     except BlockingIOError:
         raise UsageError(f"another command works on {clean(str(folder))}", "wait until it is done") from None
-    try:
+    with lock:
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def _read(folder: Path, *, repair: bool = False) -> ManualState:

@@ -40,6 +40,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
+from subgraph.system import flush
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -292,6 +293,4 @@ class ManualState:
 def _sync(folder: Path, files: str = "*") -> None:
     """fsync the files of a folder, before the state refers to them: a power cut must not lose a trip."""
     for path in (*folder.glob(files), folder):
-        handle = os.open(path, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+        flush(path)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from subgraph import children
 from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
@@ -23,7 +22,6 @@ from subgraph.text import clean, masked
 
 SECONDS = 3600  # that a conversion may take
 LAST_LINES = 8  # of what a converter says when it fails
-F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 
 
 @dataclass(frozen=True)
@@ -125,38 +123,15 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
         ModelError: it fails, or takes too long; `failed` says what, its last lines say why.
     """
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    held, lifeline = os.pipe()
     try:
         with folders.scratch(folder, "aside") as place:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(held,),
-                env=outside | {"TMPDIR": str(place.resolve())}, start_new_session=True,
-            )  # fmt: skip
-            try:
-                _end_with_us(process.pid, held)
-                said = process.communicate(timeout=SECONDS)[0].decode(errors="replace")
-            except subprocess.TimeoutExpired as e:
-                raise ModelError(f"{failed}: it took more than {SECONDS} s", shlex.join(words)) from e
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            env = outside | {"TMPDIR": str(place.resolve())}
+            done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
+    except subprocess.TimeoutExpired as e:
+        raise ModelError(f"{failed}: it took more than {SECONDS} s", shlex.join(words)) from e
     except OSError as e:
         raise UsageError(f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path") from e
-    finally:
-        os.close(held)
-        os.close(lifeline)
-    if process.returncode:
-        lines = [clean(line) for line in said.splitlines() if line.strip()][-LAST_LINES:]
-        what = f"{failed}: its process ended with code {process.returncode}{', and said' if lines else ''}"
+    if done.code:
+        lines = [clean(line) for line in done.last_lines(LAST_LINES)]
+        what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
         raise ModelError(" | ".join([what, *lines]), f"to see more: {masked(shlex.join(words))}")
-
-
-def _end_with_us(group: int, held: int) -> None:
-    """Have the kernel kill a process group when our end of the pipe closes whose other end, `held`, it has (Linux)."""
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        import fcntl
-
-        fcntl.fcntl(held, fcntl.F_SETOWN, -group)
-        fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,26 +1,20 @@
-"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT BYTES`.
+"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT`.
 
-`read`: a .tflite → ONNX; `write`: back. BYTES limits the memory. It says how it went as JSON.
+`read`: a .tflite → ONNX; `write`: back. It says how it went as JSON.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import signal
 import sys
 from pathlib import Path
 
-SECONDS = 600  # of processor time
 DONE, REFUSED, DAMAGED, UNWRITTEN = "done", "refused", "damaged", "unwritten"  # how it went
 
 
 def main() -> None:
     """Convert one file."""
-    direction, source, target, memory = sys.argv[1:]
-    limit(resource.RLIMIT_DATA, int(memory))
-    limit(resource.RLIMIT_CPU, SECONDS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends this process
+    direction, source, target = sys.argv[1:]
     import onnx
 
     from subgraph.origins.tflite import operators
@@ -38,13 +32,6 @@ def main() -> None:
     except Exception as e:  # noqa: BLE001 - whatever a damaged flatbuffer makes of its generated reader
         how, why = DAMAGED, f"{type(e).__name__}: {e}"
     sys.stdout.buffer.write(json.dumps([how, " ".join(why.split())[:400]]).encode())
-
-
-def limit(kind: int, amount: int) -> None:
-    """Lower a limit of this process, where it is not lower already."""
-    hard = resource.getrlimit(kind)[1]
-    least = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-    resource.setrlimit(kind, (least, hard))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from subgraph import children
 from subgraph.errors import ModelError, OutputError, UsageError
 from subgraph.origins.converted import converted
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNWRITTEN
 from subgraph.storage.digest import file_digest
+from subgraph.system import memory
 from subgraph.text import clean
 
 HOME = Path(__file__).resolve().parents[3]
 MEMORY_SHARE = 0.5  # of the machine's memory, for the child
-SECONDS = 900
+SECONDS, PROCESSOR_SECONDS = 900, 600
 INSTALL = "pip install 'subcut[tflite]'"
 
 
@@ -45,22 +47,19 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 def _run(direction: str, source: Path, target: Path, name: str) -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
         raise UsageError(f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed", INSTALL)
-    memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
     words = [sys.executable, "-P", "-m", "subgraph.origins.tflite.child", direction]
-    words += [str(source.resolve()), str(target.resolve()), str(memory)]
+    words += [str(source.resolve()), str(target.resolve())]
     paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    limits = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}
     try:
-        done = subprocess.run(
-            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
-        )
+        done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:
         raise ModelError(f"{clean(name)}: reading it took more than {SECONDS} s", "compare its checksum") from e
     try:
-        how, why = json.loads(done.stdout)
+        how, why = json.loads(done.out)
     except ValueError:
-        how = DAMAGED
-        why = f"its reader ended with code {done.returncode}, by a crash or at its limit of time or memory"
+        how, why = DAMAGED, f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
     if how == REFUSED:
         raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", "cut the model that it was converted from")
     if how == UNWRITTEN:

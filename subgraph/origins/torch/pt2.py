@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shlex
 import subprocess
@@ -17,10 +16,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from subgraph import children
 from subgraph import trust as trusted
 from subgraph.errors import BackendError, ModelError
 from subgraph.origins.converted import converted
 from subgraph.storage.digest import file_digest
+from subgraph.system import memory
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -28,7 +29,6 @@ log = logging.getLogger("subcut")
 
 NEEDS = ("torch", "onnxscript")
 MEMORY_SHARE = 0.8  # of the machine's memory, for the export
-LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_DATA, ({0}, {0})); "  # before the code: bytes
 SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")  # a line that names an error, as Python ends its traces
 PATIENCE = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
@@ -66,26 +66,10 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     """
     hint = f"run it yourself to see more: {shlex.join(command)}"
     try:
-        done = subprocess.run(
-            [*command[:-1], LIMIT.format(_memory()) + command[-1]],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = children.run(command, timeout=PATIENCE, cwd=folder, memory=memory(MEMORY_SHARE))
     except subprocess.TimeoutExpired as e:
         raise ModelError(f"PyTorch did not export {clean(path.name)} within {PATIENCE} s", hint) from e
-    if done.returncode or not (folder / "model.onnx").is_file():
-        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    if done.code or not (folder / "model.onnx").is_file():
+        lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
         told = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
         raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(told[:400])}", hint)
-
-
-def _memory() -> int:
-    """The export's limit in bytes: a share of the machine's, or the limit that there is already."""
-    import resource
-
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    share = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
-    return share if hard == resource.RLIM_INFINITY else min(share, hard)

@@ -1,60 +1,40 @@
 """The child's half of `hdf5`: h5py's C library reads an untrusted file in a process of its own.
 
-`python _hdf5_child.py FILE BYTES PIPE`, with the limit of memory. It is asked for the number of a dataset, and sends an
-error, or nothing, and then the values; of a number below 0 a JSON with the datasets.
+`python _hdf5_child.py FILE` answers requests, as of `children.Answering`: `list` with the `datasets`, or with `error`;
+`read` with the values of the dataset `number`.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any
 
 import h5py
 import numpy as np
 
-SECONDS = 600  # of processor time
 MAX_DEPTH = 100  # groups in groups; hard links may make a circle
 MAX_RATIO = 1100  # times that deflate makes values smaller; its limit is 1,032
 WORDS = {"S": "bytes", "V": "records or raw bytes", "O": "objects"}
 
 
 def main() -> None:
-    """Answer until the other end closes."""
-    limit(resource.RLIMIT_DATA, int(sys.argv[2]))
-    limit(resource.RLIMIT_CPU, SECONDS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends this process
-    connection, found = Connection(int(sys.argv[3])), list[tuple[str, h5py.Dataset]]()
-    with suppress(EOFError, ConnectionError):
-        while True:
-            number, error, data = int(connection.recv_bytes()), "", b""
-            try:
-                found = found or list(datasets(h5py.File(sys.argv[1], "r", locking=False), "", ()))
-                data = (
-                    values(found[number][1]) if number >= 0 else json.dumps([describe(*one) for one in found]).encode()
-                )
-            except (OSError, RuntimeError, ValueError, KeyError) as e:
-                error = str(e) or type(e).__name__
-            connection.send_bytes(error.encode())
-            connection.send_bytes(data)
-
-
-def values(dataset: h5py.Dataset) -> bytes:
-    """A dataset's, little-endian."""
-    array = np.ascontiguousarray(dataset[()])
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def limit(kind: int, amount: int) -> None:
-    """Lower a limit of this process, where it is not lower already."""
-    hard = resource.getrlimit(kind)[1]
-    least = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-    resource.setrlimit(kind, (least, hard))
+    """Answer until standard input closes."""
+    found: list[tuple[str, h5py.Dataset]] = []
+    for line in sys.stdin:
+        request, answer, data = json.loads(line), dict[str, Any](), b""
+        try:
+            if request["do"] == "list":
+                found = list(datasets(h5py.File(sys.argv[1], "r", locking=False), "", ()))
+                answer = {"datasets": [describe(name, d) for name, d in found]}
+            else:
+                array = np.ascontiguousarray(found[request["number"]][1][()])
+                data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        except (OSError, RuntimeError, ValueError, KeyError) as e:
+            answer = {"error": str(e)}
+        sys.stdout.buffer.write(json.dumps({**answer, "bytes": len(data)}).encode() + b"\n" + data)
+        sys.stdout.buffer.flush()
 
 
 def datasets(group: h5py.Group, path: str, above: tuple[h5py.Group, ...]) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -6,33 +6,30 @@ h5py is what writes these files; its C library may crash on damaged ones, so it 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from subgraph.children import Answering
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _npy, dtype_of
 from subgraph.recordings.files import Files, possible
 from subgraph.storage.folders import safe_names
+from subgraph.system import memory
 from subgraph.types import Array
 
 ENDS = (".h5", ".hdf5", ".hdf")
 MAGIC = b"\x89HDF\r\n\x1a\n"
-MEMORY_SHARE = 0.5  # of the machine's memory, for the child
+MEMORY_SHARE, SECONDS = 0.5, 600  # of the machine's memory, and of processor time, for the child
 CHILD = Path(__file__).with_name("_hdf5_child.py")
-LIST = -1  # asks for the list, in the place of a dataset's number
 # No filter is loaded from a library beside h5py's own; a folder that is read-only cannot be locked.
 ENVIRONMENT = {"HDF5_PLUGIN_PRELOAD": "::", "HDF5_USE_FILE_LOCKING": "FALSE"}
 plain = _npy.plain
@@ -79,49 +76,41 @@ class _Reader:
     def __init__(self, files: Files, file: str) -> None:
         self.files, self.file = files, file
         self._lock = threading.Lock()
-        self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
+        self._child: Answering | None = None
 
     def listing(self) -> list[dict[str, Any]]:
         """Name, type and shape of each dataset. Raises InputError: the file is damaged."""
-        listed: list[dict[str, Any]] = json.loads(self._ask(LIST))
-        return listed
+        with self._lock:
+            return self._ask("list")[0]["datasets"]  # type: ignore[no-any-return]
 
     def values(self, number: int, dtype: str, shape: tuple[int, ...]) -> Array:
         """A dataset's values. Raises InputError: they cannot be read."""
-        array = np.frombuffer(bytearray(self._ask(number)), np.dtype(dtype).newbyteorder("<"))
+        with self._lock:
+            if self._child is None:
+                self._ask("list")
+            data = self._ask("read", number=number)[1]
+        array = np.frombuffer(bytearray(data), np.dtype(dtype).newbyteorder("<"))
         return self.files.shaped(self.file, _npy.native(array, dtype), shape)
 
-    def _ask(self, number: int) -> bytes:
-        """What the child answers. Raises InputError: it reports an error, or ended."""
-        with self._lock:
-            process, connection = self._child = self._child or self._start()
-            try:
-                connection.send_bytes(str(number).encode())
-                error, data = connection.recv_bytes(), connection.recv_bytes()
-            except (OSError, EOFError) as e:
-                self._child = None
-                _end(process, connection)
-                why = f"h5py ended with code {process.returncode}, by a crash or at its limit of time or memory"
-                raise self.files.damaged(self.file, why) from e
-        if error:
-            raise self.files.damaged(self.file, error.decode())
-        return data
+    def _ask(self, do: str, **arguments: int) -> tuple[dict[str, Any], bytes]:
+        """The child's answer and the bytes behind it.
 
-    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
-        ours, theirs = Pipe()
-        memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
-        path = self.files.path(self.file).resolve()
-        words = [sys.executable, "-P", str(CHILD), str(path), str(memory), str(theirs.fileno())]
-        quiet = subprocess.DEVNULL
-        with theirs:
-            process = subprocess.Popen(
-                words, env=os.environ | ENVIRONMENT, pass_fds=[theirs.fileno()], stdin=quiet, stdout=quiet, stderr=quiet
-            )
-        weakref.finalize(self, _end, process, ours)
-        return process, ours
+        Raises:
+            InputError: it reports an error, or ended.
+        """
+        child = self._child = self._child or self._start()
+        answer = child.ask({"do": do, **arguments})
+        if answer is None:
+            self._child = None
+            why = f"h5py ended with code {child.end()}, by a crash or at its limit of time or memory"
+            raise self.files.damaged(self.file, why)
+        if "error" in answer[0]:
+            raise self.files.damaged(self.file, answer[0]["error"])
+        return answer
 
-
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
-    process.kill()
-    process.wait()
-    connection.close()
+    def _start(self) -> Answering:
+        command = [sys.executable, "-P", str(CHILD), str(self.files.path(self.file).resolve())]
+        limits = {"memory": memory(MEMORY_SHARE), "seconds": SECONDS}
+        child = Answering(command, env=os.environ | ENVIRONMENT, **limits)
+        weakref.finalize(self, child.end)
+        return child

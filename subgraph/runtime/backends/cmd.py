@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import shlex
 import shutil
 import signal
@@ -37,11 +36,11 @@ from typing import Any
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, Unreachable, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
-from subgraph.runtime.processes import SCRATCH, signal_name
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
+from subgraph.system import signal_name
 
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
@@ -104,7 +103,7 @@ class _Commands:
         if needed and not convert:
             raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
         self._outputs = _declared(model)
-        folder = tempfile.mkdtemp(prefix="subcut-cmd-", dir=_place())
+        folder = tempfile.mkdtemp(prefix="subcut-cmd-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
         self._places |= {"host": str(options["host"])} if "host" in options else {}
@@ -132,17 +131,13 @@ class _Commands:
             Refused: the command ended with 125. ModelError: an output cannot be read.
             WorkerDied: it crashed. BackendError: it cannot be run, or its connection stays lost.
         """
-        with tempfile.TemporaryDirectory(prefix="subcut-cmd-", dir=_place(), ignore_cleanup_errors=True) as temporary:
+        with tempfile.TemporaryDirectory(prefix="subcut-cmd-", ignore_cleanup_errors=True) as temporary:
             inputs, outputs = Path(temporary) / "inputs", Path(temporary) / "outputs"
             inputs.mkdir()
             outputs.mkdir()
             _write(feeds, self._outputs, inputs)
             _run_command("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
             return _read(outputs, self._outputs)
-
-
-def _place() -> str | None:
-    return os.environ.get(SCRATCH) or None
 
 
 # ---------------------------------------------------------------------------------------------------- commands

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import tempfile
@@ -11,10 +10,9 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError, Refused
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import _foreign
-from subgraph.runtime.processes import SCRATCH
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Value
 
@@ -58,40 +56,25 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
             model, or it is ONNX and nothing converts it.
     """
+    import onnx
+
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
-    proto = _read(model)
+    proto = onnx.load(model)
     own = [n for node in proto.graph.node if node.domain == TFLITE for n in node.output]
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     content = _assembled(proto) if own or not proto.graph.node else _converted(model, str(options.get("convert") or ""))
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
-    try:
-        interpreter = runtime.Interpreter(
-            model_content=content, experimental_op_resolver_type=kernels, num_threads=threads
-        )
-    except (ValueError, RuntimeError) as e:
-        raise Refused(f"litert refuses the model: {_foreign.message(e)}") from e
+    interpreter = runtime.Interpreter(model_content=content, experimental_op_resolver_type=kernels, num_threads=threads)
     return _LiteRTModel(interpreter, inputs, outputs)
-
-
-def _read(model: Path) -> Any:
-    import onnx
-
-    try:
-        return onnx.load(model)
-    except Exception as e:
-        raise Refused(f"litert refuses the model: {_foreign.message(e)}") from e
 
 
 def _assembled(model: Any) -> bytes:
     """The .tflite of a model of TensorFlow Lite's operators."""
     from subgraph.origins.tflite import operators
 
-    try:
-        return operators.to_tflite(model)
-    except Exception as e:
-        raise Refused(f"litert refuses the model: {_foreign.message(e)}") from e
+    return operators.to_tflite(model)
 
 
 def _converted(model: Path, command: str) -> bytes:
@@ -101,7 +84,7 @@ def _converted(model: Path, command: str) -> bytes:
     words = shlex.split(command)
     if not any(place in word for word in words for place in ("{model}", "{converted}")):
         words += ["{model}", "{converted}"]
-    with tempfile.TemporaryDirectory(prefix="subcut-litert-", dir=os.environ.get(SCRATCH) or None) as folder:
+    with tempfile.TemporaryDirectory(prefix="subcut-litert-") as folder:
         target = Path(folder) / "converted.tflite"
         words = [w.replace("{model}", str(model.resolve())).replace("{converted}", str(target)) for w in words]
         try:
@@ -111,6 +94,9 @@ def _converted(model: Path, command: str) -> bytes:
         if done.returncode or not target.is_file():
             raise Refused(f"the convert command {words[0]} ended with code {done.returncode}, without a .tflite")
         return target.read_bytes()
+
+
+error_text = _foreign.message
 
 
 class _LiteRTModel:
@@ -137,15 +123,12 @@ class _LiteRTModel:
             arrays[k] = np.ascontiguousarray(array.transpose(_order(array.shape, wanted)))
             if list(detail["shape"]) != list(arrays[k].shape):
                 interpreter.resize_tensor_input(detail["index"], arrays[k].shape, strict=False)
-        try:
-            interpreter.allocate_tensors()
-            interpreter.reset_all_variables()
-            for array, detail in zip(arrays, self._into, strict=True):
-                interpreter.set_tensor(detail["index"], array)
-            interpreter.invoke()
-            results = [interpreter.get_tensor(detail["index"]) for detail in self._from]
-        except (ValueError, RuntimeError) as e:
-            raise ModelError(f"litert failed while running: {_foreign.message(e)}") from e
+        interpreter.allocate_tensors()
+        interpreter.reset_all_variables()
+        for array, detail in zip(arrays, self._into, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        results = [interpreter.get_tensor(detail["index"]) for detail in self._from]
         return {p.name: _turned(r, p) for p, r in zip(self._outputs, results, strict=True)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
@@ -17,8 +16,8 @@ from typing import Any
 
 from subgraph.errors import ModelError, Refused
 from subgraph.runtime.backends import _foreign
-from subgraph.runtime.processes import SCRATCH
 from subgraph.storage.tensors import Value, np_dtype
+from subgraph.system import flush_c
 
 MULTI = True
 RELEASES = "mnn", "0"
@@ -91,7 +90,7 @@ class _Module:
     ) -> None:  # fmt: skip
         """`expr`: MNN's module; `load_module`: its function, with all settings."""
         self._expr, self._inputs, self._outputs = expr, inputs, outputs
-        folder = tempfile.mkdtemp(prefix="subcut-mnn-", dir=os.environ.get(SCRATCH) or None)
+        folder = tempfile.mkdtemp(prefix="subcut-mnn-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:
             converted = _converted(model, Path(folder) / "converted.mnn")
@@ -112,18 +111,12 @@ class _Module:
             Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
         """
         arrays = _foreign.input_arrays(feeds, self._inputs)
-        try:
-            variables = [self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
-            results = self._module.onForward(variables)
-            if len(results) != len(self._outputs):  # MNN only prints its error
-                raise ModelError(f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs")
-            # copied while the variables live: `read` gives their memory
-            arrays = [_read(value, port) for value, port in zip(results, self._outputs, strict=True)]
-        except (Refused, ModelError):
-            raise
-        except Exception as e:
-            raise ModelError(f"mnn failed while running: {_foreign.message(e.__cause__ or e)}") from e
-        return {port.name: array for port, array in zip(self._outputs, arrays, strict=True)}
+        variables = [self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
+        results = self._module.onForward(variables)
+        if len(results) != len(self._outputs):  # MNN only prints its error
+            raise ModelError(f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs")
+        # copied while the variables live: `read` gives their memory
+        return {port.name: _read(value, port) for port, value in zip(self._outputs, results, strict=True)}
 
     def _variable(self, array: Any, port: _foreign.Port) -> Any:
         import numpy as np
@@ -134,6 +127,11 @@ class _Module:
         if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
             raise Refused(f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers")
         return self._expr.const(cast, list(cast.shape), self._expr.NCHW, getattr(self._expr, name))
+
+
+def error_text(error: Exception) -> str:
+    """MNN's error text, which is that of the cause where there is one."""
+    return _foreign.message(error.__cause__ or error)
 
 
 def _read(value: Any, port: _foreign.Port) -> Any:
@@ -173,7 +171,7 @@ def _printed(act: Callable[[], Any], folder: Path) -> str:
         os.dup2(file.fileno(), 1)
         try:
             act()
-            ctypes.CDLL(None).fflush(None)
+            flush_c()
         finally:
             os.dup2(before, 1)
             os.close(before)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
@@ -57,23 +57,17 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
     if engine is not None and "fusion" in options and options.get("engine") != "classic":
         raise BackendError("only OpenCV's classic engine can do without fusion", "add engine=classic")
-    try:
-        net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
-        for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
-            if option in options:
-                getattr(net, method)(str(options[option]) == "1")
-    except Exception as e:
-        raise Refused(f"opencv refuses the model: {_message(e)}") from e
+    net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
+    for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
+        if option in options:
+            getattr(net, method)(str(options[option]) == "1")
     names = [port.name for port in outputs]
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
-        try:
-            for port, array in zip(inputs, arrays, strict=True):
-                net.setInput(array, port.name)
-            results = net.forward(names)
-        except Exception as e:
-            raise ModelError(f"opencv failed while running: {_message(e)}") from e
+        for port, array in zip(inputs, arrays, strict=True):
+            net.setInput(array, port.name)
+        results = net.forward(names)
         return {port.name: _array(value, port) for port, value in zip(outputs, results, strict=True)}
 
     return run
@@ -84,7 +78,7 @@ def _array(value: Any, port: _foreign.Port) -> Any:
     return _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
 
 
-def _message(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """OpenCV's error text without its version and the place in its sources."""
     text = _foreign.message(error)
     return text.partition(" error: ")[2] or text

@@ -9,7 +9,7 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError, Refused
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 
@@ -80,9 +80,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     inputs, outputs = _foreign.ports("openvino", model, TYPES)
     try:
         compiled = core.compile_model(str(model), device, config)
-    except Exception as e:
+    except Exception:
         _computes_in(device, tuple(sorted(config.items())))  # raises if the device or a property is at fault
-        raise Refused(f"openvino refuses the model: {_message(e)}") from e
+        raise
     positions = _positions(compiled, inputs)
     if (counts := (len(positions), len(compiled.outputs))) != (len(compiled.inputs), len(outputs)):
         made = f"{counts[0]} inputs and {counts[1]} outputs"
@@ -91,13 +91,10 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
-        try:
-            for i, position in positions.items():
-                request.set_input_tensor(position, _tensor(arrays[i]))
-            request.infer()
-            results = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
-        except Exception as e:
-            raise ModelError(f"openvino failed while running: {_message(e)}") from e
+        for i, position in positions.items():
+            request.set_input_tensor(position, _tensor(arrays[i]))
+        request.infer()
+        results = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
         return {port.name: array for port, array in zip(outputs, results, strict=True)}
 
     return run
@@ -175,7 +172,7 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     try:
         precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
-        raise BackendError(f"openvino cannot use {device} so: {_message(e)}", f"it has {_devices()}") from e
+        raise BackendError(f"openvino cannot use {device} so: {error_text(e)}", f"it has {_devices()}") from e
     return str(precision.get_type_name())
 
 
@@ -204,7 +201,7 @@ def _array(tensor: Any) -> Any:
     return tensor.data.copy()
 
 
-def _message(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """OpenVINO's message without the places in its sources."""
     lines = (line.strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:400]

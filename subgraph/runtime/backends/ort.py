@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.graph import protobuf
-from subgraph.runtime.processes import SCRATCH
 from subgraph.storage import dtypes
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
@@ -142,7 +140,7 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
     ort.set_default_logger_severity(4)
     settings = _settings(options)
     providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
-    with tempfile.TemporaryDirectory(prefix="subcut-ort-", dir=os.environ.get(SCRATCH) or None) as folder:
+    with tempfile.TemporaryDirectory(prefix="subcut-ort-") as folder:
         settings.optimized_model_filepath = str(Path(folder, "model.onnx"))
         try:
             ort.InferenceSession(str(model), settings, providers=providers, disabled_optimizers=list(off))

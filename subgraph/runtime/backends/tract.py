@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError, Refused
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
@@ -35,24 +34,17 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     _foreign.check_options("tract", options, {})
     tract: Any = _foreign.package("tract", "tract")
     inputs, outputs = _foreign.ports("tract", model, TYPES)
-    try:
-        reader = tract.onnx()
-        if hasattr(reader, "load"):
-            built = reader.load(str(model)).into_model().into_runnable()
-        else:  # before 0.23
-            built = reader.model_for_path(str(model)).into_optimized().into_runnable()
-        counts = built.input_count(), built.output_count()
-    except Exception as e:
-        raise Refused(f"tract refuses the model: {_message(e)}") from e
-    _foreign.require_ports("tract", counts, inputs, outputs)
+    reader = tract.onnx()
+    if hasattr(reader, "load"):
+        built = reader.load(str(model)).into_model().into_runnable()
+    else:  # before 0.23
+        built = reader.model_for_path(str(model)).into_optimized().into_runnable()
+    _foreign.require_ports("tract", (built.input_count(), built.output_count()), inputs, outputs)
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
-        try:
-            results = [_array(tensor, port, tract) for tensor, port in zip(built.run(arrays), outputs, strict=True)]
-        except Exception as e:
-            raise ModelError(f"tract failed while running: {_message(e)}") from e
-        return {port.name: value for port, value in zip(outputs, results, strict=True)}
+        results = zip(outputs, built.run(arrays), strict=True)
+        return {port.name: _array(tensor, port, tract) for port, tensor in results}
 
     return run
 
@@ -63,5 +55,6 @@ def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
     return (tensor.convert_to(tract.DatumType.I64) if has_own else tensor).to_numpy()
 
 
-def _message(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """tract's error text without its trace."""
     return _foreign.message(error, drop=TRACE)

@@ -21,7 +21,9 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import BackendError, UsageError
@@ -29,7 +31,35 @@ from subgraph.text import clean
 
 LAST_SECONDS = 5.0
 
-_connected: dict[str, Executor] = {}
+
+@dataclass(frozen=True)
+class Connection:
+    """An executor that is connected, and the file of this folder that says more about it."""
+
+    spec: str
+    executor: Executor
+    plugin: ModuleType | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many tasks it runs at once, as far as it says; at least 1."""
+        return max(1, int(self._ask("slots", getattr(self.executor, "_max_workers", 1))))
+
+    @property
+    def alive(self) -> bool:
+        """May a task that was given to it still end, as far as it says?"""
+        return bool(self._ask("alive", True))
+
+    def end(self, call: Callable[[str], None], token: str) -> None:
+        """Call `call(token)` in every worker's process, where the executor can do that."""
+        self._ask("end", None, call, token)
+
+    def _ask(self, name: str, default: Any, *words: object) -> Any:
+        function = getattr(self.plugin, name, None)
+        return function(self.executor, *words) if function else default
+
+
+_connected: dict[tuple[object, ...], Connection] = {}
 _lock = threading.RLock()
 
 
@@ -49,60 +79,29 @@ def check(spec: str) -> str:
     return spec
 
 
-def connected(spec: str, resources: Mapping[str, float]) -> Executor:
+def connected(spec: str, resources: Mapping[str, float]) -> Connection:
     """The executor of a SPEC, the same for all who ask; it ends with this process.
 
     Raises:
         BackendError: it is not reached, or cannot be made.
     """
-    key = f"{spec} {sorted(resources.items())}"
+    key = spec, *sorted(resources.items())
     with _lock:
         if key not in _connected:
-            plugin = _plugin(spec)
-            if plugin:
-                _connected[key] = plugin.connect(spec.partition("://")[2], resources)
-            else:
-                _connected[key] = _made(spec)
+            scheme, is_plugin, address = spec.partition("://")
+            plugin = plugins.load("executors", scheme) if is_plugin else None
+            executor = plugin.connect(address, resources) if plugin else _made(spec)
+            _connected[key] = Connection(spec, executor, plugin)
             if len(_connected) == 1:
                 atexit.register(close)
         return _connected[key]
 
 
-def forget(spec: str) -> None:
-    """The next who asks for this SPEC gets a new executor."""
+def forget(connection: Connection) -> None:
+    """The next who asks for its SPEC gets a new executor."""
     with _lock:
-        for key in [key for key in _connected if key.split(" ")[0] == spec]:
+        for key in [key for key, known in _connected.items() if known.spec == connection.spec]:
             del _connected[key]
-
-
-def slots(spec: str, resources: Mapping[str, float]) -> int:
-    """How many tasks the executor of a SPEC runs at once, as far as it says; at least 1.
-
-    Raises: as `connected`.
-    """
-    executor = connected(spec, resources)
-    plugin = _plugin(spec)
-    if plugin and hasattr(plugin, "slots"):
-        return max(1, int(plugin.slots(executor)))
-    return max(1, int(getattr(executor, "_max_workers", 1)))
-
-
-def alive(spec: str, executor: Executor) -> bool:
-    """May a task that was given to it still end, as far as it says?"""
-    plugin = _plugin(spec)
-    return bool(plugin.alive(executor)) if plugin and hasattr(plugin, "alive") else True
-
-
-def end(spec: str, executor: Executor, call: Callable[[str], None], token: str) -> None:
-    """Call `call(token)` in every worker's process, where the executor can do that."""
-    plugin = _plugin(spec)
-    if plugin and hasattr(plugin, "end"):
-        plugin.end(executor, call, token)
-
-
-def _plugin(spec: str) -> ModuleType | None:
-    scheme, sep, _ = spec.partition("://")
-    return plugins.load("executors", scheme) if sep else None
 
 
 def _made(spec: str) -> Executor:
@@ -123,7 +122,7 @@ def _made(spec: str) -> Executor:
 
 def close() -> None:
     """Shut all of them down, as far as they do that in `LAST_SECONDS`; their processes would outlive this one."""
-    closing = [threading.Thread(target=_shut_down, args=(e,), daemon=True) for e in _connected.values()]
+    closing = [threading.Thread(target=_shut_down, args=(c.executor,), daemon=True) for c in _connected.values()]
     for thread in closing:
         thread.start()
     for thread in closing:

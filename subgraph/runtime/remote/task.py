@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import json
-import os
 import platform
+import secrets
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, SubcutError
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.run_result import Job
 from subgraph.runtime.worker_pool import Cancel, Workers
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
-from subgraph.storage.tensors import Record
+from subgraph.system import Lock
 from subgraph.version import __version__
 
 Reply = tuple[dict[str, Any], dict[str, bytes]]
@@ -41,9 +42,8 @@ _pools: dict[str, Workers] = {}
 def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
     """What a task gives: JSON, and output files by name where they go by content.
 
-    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `leash`, `model`, `feeds`, `outputs`,
-    `into`, `fresh`; and where files go by content `files`, the digests by place, `model_file` and `sent_feeds`, which
-    are such places. `content`: bytes by digest.
+    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `job` and its `token`; where files go by
+    content also `packed`, the job as of `packed`, and `files`, their digests by place. `content`: bytes by digest.
     """
     try:
         reply, files = _performed(json.loads(request), content)
@@ -64,34 +64,31 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
     workers = _workers(candidate)
     if task["do"] == "about":
         return {"about": to_json(workers.about())}, {}
-    leash, into = Path(task["leash"]["file"]), Path(task["into"])
-    if _read(leash) == task["leash"]["content"] and _are_here(task):
-        with _while_wanted(leash):
-            return {"result": _run(workers, task, Path(task["model"]), None, into)}, {}
-    if "files" not in task:
+    job, token = from_json(Job, task["job"]), task["token"]
+    if leash_of(job.into, token).exists() and _are_here(job):
+        with _while_wanted(job, token):
+            return {"result": _run(workers, job)}, {}
+    if "packed" not in task:
         return {"by_content": True}, {}
     with tempfile.TemporaryDirectory(prefix="subcut-task-") as folder:
-        place = Path(folder)
-        if missing := _place(task["files"], content, place / "in"):
+        if missing := _place(task["files"], content, Path(folder)):
             return {"missing": missing}, {}
-        (place / "out").mkdir()
-        with _cancellable(task["leash"]["content"]):
-            result = _run(workers, task, place / "in" / task["model_file"], place / "in", place / "out")
-        return {"result": result}, {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+        job = from_json(Job, task["packed"]).within(Path(folder))
+        job.into.mkdir()
+        with _cancellable(token):
+            result = _run(workers, job)
+        return {"result": result}, {path.name: path.read_bytes() for path in job.into.iterdir()}
 
 
-def _run(workers: Workers, task: Mapping[str, Any], model: Path, place: Path | None, into: Path) -> dict[str, Any]:
-    feeds = [[Record.from_json(record) for record in sample] for sample in task["sent_feeds" if place else "feeds"]]
-    if place:
-        feeds = [[record.within(str(place)) for record in sample] for sample in feeds]
-    result = workers.run(model, feeds, task["outputs"], into, fresh=task["fresh"])
+def _run(workers: Workers, job: Job) -> dict[str, Any]:
+    result = workers.run(job)
     return {**result.to_json(), "ended": result.ended}
 
 
-def _are_here(task: Mapping[str, Any]) -> bool:
+def _are_here(job: Job) -> bool:
     """Does this machine see the model and its inputs?"""
-    files = [file for sample in task["feeds"] for record in sample for file in record["files"]]
-    return all(Path(file).is_file() for file in (task["model"], *files))
+    files = [file for sample in job.feeds for record in sample for file in record.files]
+    return all(Path(file).is_file() for file in (str(job.model), *files))
 
 
 def clean_name() -> str:
@@ -114,6 +111,24 @@ def _workers(candidate: Candidate) -> Workers:
 
 
 # ---------------------------------------------------------------------------------------------------- the leash
+
+
+@contextlib.contextmanager
+def leash(folder: Path) -> Iterator[str]:
+    """A file with a random name that this process holds as long as it waits for a run; gives what names it."""
+    token = secrets.token_hex(16)
+    file = leash_of(folder, token)
+    file.touch()
+    try:
+        with Lock(file):
+            yield token
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def leash_of(folder: Path, token: str) -> Path:
+    """The leash of the run that writes into a folder."""
+    return folder / f".leash-{token}"
 
 
 _running: dict[str, Cancel] = {}
@@ -140,17 +155,17 @@ def _cancellable(token: str) -> Iterator[Cancel]:
 
 
 @contextlib.contextmanager
-def _while_wanted(leash: Path) -> Iterator[None]:
+def _while_wanted(job: Job, token: str) -> Iterator[None]:
     """End the run of this block once nobody wants it."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(LEASH):
-            if not _is_held(leash):
+            if not _is_held(leash_of(job.into, token)):
                 cancel.set()
                 return
 
-    with _cancellable(_read(leash)) as cancel:
+    with _cancellable(token) as cancel:
         threading.Thread(target=watch, daemon=True).start()
         try:
             yield
@@ -158,30 +173,33 @@ def _while_wanted(leash: Path) -> Iterator[None]:
             over.set()
 
 
-def _is_held(leash: Path) -> bool:
+def _is_held(file: Path) -> bool:
     """Is the file there, and does somebody hold its lock? A killed owner holds none."""
     try:
-        number = os.open(leash, os.O_RDONLY)
+        with Lock(file, wait=False, shared=True) as lock:
+            return not lock.works  # a file system without locks
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    try:
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
-        return True
-    else:
-        return False
-    finally:
-        os.close(number)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""
 
 
 # ---------------------------------------------------------------------------------------------------- by content
+
+
+def packed(job: Job) -> tuple[Job, dict[str, Path]]:
+    """A job with paths relative to a folder of the worker's, and the files that belong at these places."""
+    model = job.model
+    places = {f"model/{path.relative_to(model.parent)}": path for path in model.parent.rglob("*") if path.is_file()}
+    feeds = []
+    for k, sample in enumerate(job.feeds):
+        records = []
+        for i, record in enumerate(sample):
+            names = tuple(f"feeds/{k}-{i}-{j}{Path(file).suffix}" for j, file in enumerate(record.files))
+            places.update({name: Path(file) for name, file in zip(names, record.files, strict=True)})
+            records.append(replace(record, files=names))
+        feeds.append(records)
+    return replace(job, model=Path("model", model.name), feeds=feeds, into=Path("out")), places
 
 
 @cache

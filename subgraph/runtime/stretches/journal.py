@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from subgraph.documents import to_json
-from subgraph.storage import folders
 from subgraph.storage.tensors import Record
+from subgraph.system import Lock, flush
 
 AT = "at.json"
 NAME = "[0-9a-f]{64}"  # of a journal
@@ -58,7 +58,7 @@ class Journal:
         for place in (folder.parent, folder):  # the folder of results is there, or was renamed
             place.mkdir(exist_ok=True)
         self.folder = folder
-        self._lock = folders.lock(folder, wait=False)
+        self._lock = Lock(folder, wait=False)
 
     def read(self) -> RunState:
         """The last state that was written; a new one where there is none, or where a file of it is missing."""
@@ -80,11 +80,11 @@ class Journal:
         """Make this the state from which a later run goes on; files that it does not name are removed."""
         own = [r for r in state.records.values() if not any(Path(f).is_absolute() for f in r.files)]
         for file in (file for record in own for file in record.files):
-            _flush(self.folder / file)
+            flush(self.folder / file)
         new = self.folder / f"{AT}.new"
         document = {**vars(state), "records": own}
         new.write_text(json.dumps(to_json(document)), encoding="utf-8")
-        _flush(new)
+        flush(new)
         new.replace(self.folder / AT)
         self._remove_others(own)
 
@@ -98,9 +98,7 @@ class Journal:
 
     def close(self) -> None:
         """Let another process go on from here."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
 
 @dataclass(frozen=True)
@@ -147,11 +145,3 @@ def identity_of(files: Iterable[Path]) -> list[str]:
 def is_settled(files: Iterable[Path]) -> bool:
     """Does `identity_of` tell the next change, too? Not within the tick of the clock in which a file was changed."""
     return all(time.time() - max(s.st_mtime, s.st_ctime) > UNSURE_SECONDS for s in (file.stat() for file in files))
-
-
-def _flush(file: Path) -> None:
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -32,7 +32,7 @@ from subgraph.runtime.stretches.journal import Journal, Journals, RunState, iden
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
 from subgraph.storage.digest import digest, file_digest
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean
 from subgraph.version import __version__
 
@@ -91,7 +91,7 @@ class StretchedModel:
         """
         nodes = _Nodes(self.graph, outputs)
         if not isinstance(feeds, Sample):
-            feeds = [_placed(r, into.resolve()) for r in feeds]
+            feeds = [r.within(into.resolve()) for r in feeds]
         files = identity_of(self._files)
         with self._opened(files, nodes, feeds, into) as journal:
             state = journal.read()
@@ -108,8 +108,10 @@ class StretchedModel:
                     raise ModelError("a file of weights was changed while the model was run", "run it again")
                 journal.write(state)
                 several = several or state.position < len(nodes.order)
-            made = {n: _placed(r, journal.folder) for n, r in state.records.items() if n in nodes.asked}
-            tensors = tuple(_linked(made[name], into, stem) for name, stem in outputs.items() if name in made)
+            made = {n: r.within(journal.folder) for n, r in state.records.items() if n in nodes.asked}
+            tensors = tuple(
+                copied(made[name], into, stem, copy=_link) for name, stem in outputs.items() if name in made
+            )
             if several:
                 self.process.release()
             return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
@@ -175,7 +177,7 @@ class StretchedModel:
         token = (self, start, end, tuple(leaving), tuple(state.records[n].shapes for n in entering))
         self.process.hold(token, build, graph.path, folder, reuse=self.reuse)
         stems = {name: f"s{start}-{k}" for k, name in enumerate(leaving)}
-        run = self.process.run_held(folder, stems, [_placed(state.records[n], folder) for n in entering])
+        run = self.process.run_held(folder, stems, [state.records[n].within(folder) for n in entering])
         records = {n: r for n, r in state.records.items() if n in nodes.asked or nodes.last_read.get(n, -1) >= end}
         return RunState(end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds)
 
@@ -310,19 +312,9 @@ def _bytes(record: Record, shape: Sequence[int]) -> int:
     return count * max(dtypes.bits_of(record.dtype) // 8, 1)
 
 
-def _placed(record: Record, folder: Path) -> Record:
-    """The record with absolute files; those that are not are in `folder`."""
-    return replace(record, files=tuple(str(folder / file) for file in record.files))
-
-
-def _linked(record: Record, into: Path, stem: str) -> Record:
-    """The files of a value under another name, without a copy where the file system allows."""
-    files = []
-    for file in record.files:
-        _, many, number = Path(file).stem.partition("#")
-        files.append(f"{stem}{many}{number}.npy")
-        try:
-            os.link(file, into / files[-1])
-        except OSError:
-            shutil.copyfile(file, into / files[-1])
-    return replace(record, files=tuple(files))
+def _link(file: str, to: Path) -> None:
+    """The file under another name, without a copy where the file system allows."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copyfile(file, to)

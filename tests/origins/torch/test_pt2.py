@@ -6,7 +6,6 @@ Covers `origins.torch.export` and `origins.converted`. What needs torch is skipp
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import zipfile
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import subgraph
+from subgraph import children
 from subgraph.errors import BackendError, ModelError, UsageError
 from subgraph.origins.torch import pt2
 from tests.helpers.run_command import in_process
@@ -47,15 +47,15 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
     """Pretend that torch is installed and exports; returns the commands that run."""
     ran: list[list[str]] = []
 
-    def run(command: list[str], cwd: Path, **_: Any) -> subprocess.CompletedProcess[bytes]:
+    def run(command: list[str], cwd: Path, **_: Any) -> children.Ended:
         ran.append(command)
         if not code:
             shutil.copyfile(TINY, cwd / "model.onnx")
-        return subprocess.CompletedProcess(command, code, b"", b"Traceback\nValueError: too old\nsee the manual\n")
+        return children.Ended(code, b"", b"Traceback\nValueError: too old\nsee the manual\n")
 
     monkeypatch.setattr(pt2, "find_spec", lambda name: name)
     monkeypatch.setattr(pt2, "version", lambda name: "2.13.0")
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(children, "run", run)
     return ran
 
 

@@ -27,9 +27,9 @@ def test_any_executor_by_module_or_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.py").write_text(FACTORY)
     spec = f"{tmp_path}/cluster.py:make"
     executor = executors.connected(executors.check(spec), {})
-    assert executors.slots(spec, {}) == 3
+    assert executor.slots == 3
     assert executors.connected(spec, {}) is executor
-    executors.forget(spec)
+    executors.forget(executor)
     assert executors.connected(spec, {}) is not executor
     for name, why in (("none", "gave int"), ("fails", "no cluster"), ("absent", "AttributeError")):
         with pytest.raises(BackendError, match=why):
@@ -60,8 +60,8 @@ def test_a_resource_that_no_worker_has() -> None:
     with distributed.LocalCluster(**workers, resources={"npu": 1}, protocol="tcp") as cluster:
         spec = cluster.scheduler_address.replace("tcp", "dask")
         executor = executors.connected(spec, {"npu": 1.0})
-        assert executors.slots(spec, {"npu": 1.0}) == 1
-        assert executor.submit(len, "abc").result() == 3
+        assert executor.slots == 1
+        assert executor.executor.submit(len, "abc").result() == 3
         with pytest.raises(BackendError, match="has gpu=1"):
             executors.connected(spec, {"gpu": 1.0})
-        executor.shutdown(wait=False, cancel_futures=True)
+        executor.executor.shutdown(wait=False, cancel_futures=True)

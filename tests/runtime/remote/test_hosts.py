@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, save_model
 from subgraph.errors import BackendError, Unreachable, UsageError
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote.hosts import Hosts, parse_hosts, parse_resources
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.verdict import Signature
@@ -48,7 +48,7 @@ def run_on(board: Path, *hosts: str, timeout: float = 60.0) -> RunResult:
     into = board / "out"
     into.mkdir(exist_ok=True)
     with Workers(candidate) as workers:
-        return workers.run(board / "model.onnx", [[fed]], ["y"], into)
+        return workers.run(Job(board / "model.onnx", [[fed]], ["y"], into))
 
 
 def used(board: Path) -> list[str]:

@@ -22,6 +22,7 @@ from subgraph.runtime import executors
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote import task
 from subgraph.runtime.remote.remote_pool import RemoteWorkers, open_workers
+from subgraph.runtime.run_result import Job
 from subgraph.runtime.worker_pool import Cancel
 from subgraph.storage import tensors
 from subgraph.verdict import Signature
@@ -64,7 +65,7 @@ class Cluster(Executor):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     made = Cluster()
-    monkeypatch.setattr(executors, "connected", lambda *_: made)
+    monkeypatch.setattr(executors, "connected", lambda *_: executors.Connection("cluster.py:make", made))
     yield made
     made.threads.shutdown()
     for workers in task._pools.values():
@@ -97,9 +98,9 @@ def run_in(
         assert isinstance(workers, RemoteWorkers)
         if cancel:
             with cancel:
-                result = workers.run(folder / "model" / "model.onnx", [[fed]], ["y"], into)
+                result = workers.run(Job(folder / "model" / "model.onnx", [[fed]], ["y"], into))
         else:
-            result = workers.run(folder / "model" / "model.onnx", [[fed]], ["y"], into, options=asked)
+            result = workers.run(Job(folder / "model" / "model.onnx", [[fed]], ["y"], into, options=asked))
     assert not list(into.glob(".leash*"))
     if result.failure:
         return result.failure.signature

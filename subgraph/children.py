@@ -1,0 +1,75 @@
+"""Commands and scripts as child processes: run to their end, or asked again and again. Each is a `system.ProcessGroup`.
+
+`runtime.worker` is a third kind, for code that nobody vouches for: its pipes are never waited for alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from subgraph.system import ProcessGroup
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, -n if signal n ended it, and what it printed."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    def last_lines(self, count: int, *skipped: str) -> list[str]:
+        """The last lines of its standard error, or else of its output: none that are empty or begin with a text of
+        `skipped`."""
+        lines = (self.err or self.out).decode(errors="replace").splitlines()
+        return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][-count:]
+
+
+def run(words: Sequence[str | Path], *, timeout: float, **options: Any) -> Ended:
+    """Run a command without input to its end, which is that of all that it started. `options`: of `ProcessGroup`.
+
+    Raises:
+        OSError: it cannot be started. subprocess.TimeoutExpired: it took more than `timeout` seconds.
+    """
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with ProcessGroup(words, **options) as process:
+        out, err = process.communicate(timeout=timeout)
+    return Ended(process.returncode, out, err or b"")
+
+
+class Answering:
+    """A script that answers requests: a line of JSON each way, with `bytes` of data behind it where there are any."""
+
+    def __init__(self, words: Sequence[str | Path], **options: Any) -> None:
+        """`options`: of `ProcessGroup`."""
+        options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = ProcessGroup(words, **options)
+
+    def ask(self, request: Mapping[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes] | None:
+        """The reply and its data; None where the process has ended, or ends."""
+        assert self.process.stdin
+        try:
+            self.process.stdin.write(json.dumps({**request, "bytes": len(data)}).encode() + b"\n" + data)
+            self.process.stdin.flush()
+        except OSError:
+            return None
+        return self.reply()
+
+    def reply(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next reply, without asking."""
+        assert self.process.stdout
+        try:
+            reply: dict[str, Any] = json.loads(self.process.stdout.readline())
+        except (OSError, ValueError):
+            return None
+        data = self.process.stdout.read(reply.get("bytes", 0))
+        return (reply, data) if len(data) == reply.get("bytes", 0) else None
+
+    def end(self) -> int:
+        """Kill it, if it has not ended; its exit code."""
+        self.process.end()
+        self.process.close()
+        return self.process.returncode
