@@ -18,7 +18,8 @@ from subgraph import reports
 from subgraph.bisection.bisection import Bisection, BisectionOptions
 from subgraph.commands import resolve
 from subgraph.commands.bisect import seconds
-from subgraph.commands.options import CriterionOptions, InputOptions, RuntimeOptions
+from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
+from subgraph.commands.resolve import Asked
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project
@@ -74,17 +75,18 @@ def disagreement(
     Raises:
         SubcutError: the model, the inputs or the candidate cannot be used.
     """
-    runtime = RuntimeOptions(reference=reference)
     sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
-    limits = Settings(max_time=seconds(search.max_time), workers=resolve.jobs(settings, None))
+    limits = Settings(max_time=seconds(search.max_time), workers=Asked(settings).jobs(None))
     with ExitStack() as stack:
-        path = resolve.model_path(settings, model, trust=trust)
-        rule = resolve.criterion(settings, CriterionOptions(criterion), trust)
-        candidate = resolve.named_candidate(settings, spec, runtime, trust, path)
-        feeding = resolve.feeding(settings, InputOptions(_words(inputs, stack), seed, sizes), model)
+        asked = Asked(
+            settings, model, None, InputOptions(_words(inputs, stack), seed, sizes), CriterionOptions(criterion),
+            RuntimeOptions(reference=reference), ResultOptions(trust=trust),
+        )  # fmt: skip
+        path, rule = asked.model_path, asked.criterion
+        candidate, feeding = asked.named_candidate(spec, path), asked.feeding
         setup = Setup(candidate, feeding, search.output, rule)
         workers = stack.enter_context(open_workers(candidate))
-        running = stack.enter_context(resolve.reference(settings, runtime, trust, model=path))
+        running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
         verdict = _run_whole(trials)
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")

@@ -1,51 +1,65 @@
-"""Documents: dataclasses -> JSON, by `to_json`; a JSON file that anybody may have edited -> checked plain data, or
-dataclasses again, by `read_as`.
+"""Documents: frozen dataclasses <-> JSON. A dataclass is the one description of what a document holds: `to_json` writes
+it, `from_json` reads and checks what anybody may have edited, and `schema` publishes it.
 
-What a document must hold is a shape: a type (`float` takes whole numbers, too), a tuple of types, `[shape]` for a list,
-`{str: shape}` for a map, or `{"key": shape}` for an object, in which `"key?"` may be missing and others may be there.
-`Any` takes everything.
+A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a tuple, a map by text,
+another dataclass, or a union of these of which JSON tells the members apart. A field with a default may be missing.
+`float` takes whole numbers, too, and `Number` also the texts that stand for NaN and infinities. `object` takes
+everything.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import Field, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from subgraph.errors import InputError
 from subgraph.text import clean
 
 T = TypeVar("T")
+NOT_FINITE = ("nan", "inf", "-inf")
+Number: TypeAlias = Annotated[float, NOT_FINITE]
+
 LARGEST = 1 << 63  # of whole numbers
-WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
-ABSENT, KEY, LATER = "absent", "key", "later"
-BESIDE = {"beside": True}  # metadata of a dataclass field that is no part of the JSON
+ABSENT, KEY, KIND = "absent", "key", "kind"
+# What JSON calls a type, and what an error does.
+TYPES: Mapping[type, tuple[str, str]] = {
+    str: ("string", "a text"),
+    bool: ("boolean", "true or false"),
+    int: ("integer", "a whole number"),
+    float: ("number", "a number"),
+    NoneType: ("null", "null"),
+    list: ("array", "a list"),
+    dict: ("object", "an object"),
+}
 
 
-def absent() -> Any:
-    """A dataclass field that is left out of the JSON while it is None."""
-    return field(default=None, metadata={ABSENT: True})
+def absent(*, of_kind: str = "") -> Any:
+    """A dataclass field that is left out of the JSON while it is None; a document whose `kind` is that must have it."""
+    return field(default=None, metadata={ABSENT: True, KIND: of_kind})
 
 
 def keyed(key: str, **options: Any) -> Any:
     """A dataclass field whose JSON key is no Python name, `from` for example; `options` as of `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
-
-
-def later(default: Any) -> Any:
-    """A dataclass field that files of older versions lack."""
-    return field(default=default, metadata={LATER: True})
-
-
-def _keys(kind: Any) -> dict[str, Field[Any]]:
-    """The fields of a dataclass by their keys in JSON."""
-    return {f.metadata.get(KEY, f.name): f for f in fields(kind) if f.metadata != BESIDE}
 
 
 def to_json(value: Any) -> Any:
@@ -65,8 +79,8 @@ def to_json(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            key: to_json(getattr(value, f.name))
-            for key, f in _keys(type(value)).items()
+            f.metadata.get(KEY, f.name): to_json(getattr(value, f.name))
+            for f in fields(value)
             if not (f.metadata.get(ABSENT) and getattr(value, f.name) is None)
         }
     if isinstance(value, Enum):
@@ -84,166 +98,244 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def read_as(kind: type[T], path: Path, hint: str, **others: Any) -> T:
-    """The dataclass that `to_json` wrote into a file; `others`: its fields that are no part of the JSON.
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+class _DepartureError(Exception):
+    """The first place at which a document is not what its type says."""
+
+
+def read_json(path: Path, hint: str) -> Any:
+    """The JSON in a file; no number in it is infinite, not a number or out of bounds.
 
     Raises:
-        InputError: as `read_document`. ValueError: the dataclass does not take these values.
-    """
-    read: T = from_json(kind, read_document(path, shape_of(kind), hint), **others)
-    return read
-
-
-def shape_of(kind: Any) -> Any:
-    """The shape of the JSON of a dataclass, or of what is annotated so in one.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Tensor:
-    ...     shape: tuple[int, ...]
-    ...     why: str | None = absent()
-    >>> shape_of(Tensor)
-    {'shape': [<class 'int'>], 'why?': <class 'str'>}
-    """
-    args = get_args(kind)
-    if is_typeddict(kind):
-        return {key: shape_of(hint) for key, hint in get_type_hints(kind).items()}
-    if is_dataclass(kind):
-        shape, hints = dict[str, Any](), get_type_hints(kind)
-        for key, f in _keys(kind).items():
-            if f.metadata.get(ABSENT):
-                shape[f"{key}?"] = shape_of(_present(hints[f.name]))
-            else:
-                shape[f"{key}?" if f.metadata.get(LATER) else key] = shape_of(hints[f.name])
-        return shape
-    if NoneType in args or not args:
-        return args or kind
-    return {str: shape_of(args[1])} if args[0] is str and args[1:] not in ((), (...,)) else [shape_of(args[0])]
-
-
-def from_json(kind: type[T], data: Any, **others: Any) -> T:
-    """What `to_json` made `data` of: a value of this dataclass; `others`: as of `read_as`. Nothing is checked.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Tensor:
-    ...     shape: tuple[int, ...]
-    >>> from_json(Tensor, {"shape": [1, 64]}).shape
-    (1, 64)
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: it was made of something else.
-    """
-    plain: Any = kind
-    value: T = _reader(plain)(data, **others)
-    return value
-
-
-@cache
-def _reader(kind: Any) -> Callable[..., Any]:
-    origin, parts = get_origin(kind), get_args(kind)
-    inner = [_reader(part) for part in parts if part not in (NoneType, Ellipsis)]
-    if is_typeddict(kind):
-        typed = {key: _reader(hint) for key, hint in get_type_hints(kind).items()}
-        return lambda data: {key: of(data[key]) for key, of in typed.items()}
-    if is_dataclass(kind):
-        hints, make = get_type_hints(kind), cast("Callable[..., Any]", kind)
-        known = [(f, key, _reader(hints[f.name])) for key, f in _keys(kind).items()]
-        optional = {f.name for f, _, _ in known if f.metadata.get(ABSENT) or f.metadata.get(LATER)}
-        return lambda data, **others: make(
-            **{f.name: of(data[key]) for f, key, of in known if key in data or f.name not in optional}, **others
-        )
-    if origin in (Union, UnionType):  # of two kinds, both are plain data
-        return lambda value: value if value is None or len(inner) > 1 else inner[0](value)
-    if origin is tuple and Ellipsis not in parts:
-        return lambda values: tuple(of(value) for of, value in zip(inner, values, strict=True))
-    if origin in (dict, Mapping):
-        return lambda values: {inner[0](key): inner[1](value) for key, value in values.items()}
-    if origin in (tuple, list, Sequence):
-        return lambda values: (tuple if origin is tuple else list)(map(inner[0], values))
-    return (lambda value: value) if kind is Any else cast("Callable[[Any], Any]", kind)
-
-
-def _present(hint: Any) -> Any:
-    """`X` of an annotation `X | None`."""
-    return next(a for a in get_args(hint) if a is not NoneType) if NoneType in get_args(hint) else hint
-
-
-def read_document(path: Path, shape: Any, hint: str) -> Any:
-    """The JSON in a file, which has that shape; no number in it is infinite, not a number or out of bounds.
-
-    Raises:
-        InputError: it cannot be read, is no JSON, or has another shape; names the key and what was expected.
+        InputError: it cannot be read, or is no JSON.
     """
     try:
-        return checked(json.loads(path.read_text(encoding="utf-8")), shape, str(path), hint)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        _require_numbers(document, "")
     except OSError as e:
         raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint) from e
-    except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
+    except (ValueError, RecursionError, _DepartureError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint) from e
-
-
-def checked(document: Any, shape: Any, what: str, hint: str) -> Any:
-    """The document itself; `what` and `hint`: of the error.
-
-    Raises:
-        InputError: it has another shape.
-    """
-    if why := problem(document, shape):
-        raise InputError(f"{clean(what)} is damaged: {clean(why)}", hint)
     return document
 
 
-def problem(value: Any, shape: Any, where: str = "") -> str:
-    """The first place at which a value departs from a shape; "" where it does not. Complexity: linear.
+def read_document(path: Path, kind: type[T], hint: str) -> T:
+    """The document in a file.
 
-    >>> problem({"files": ["a", 3], "seed": 1}, {"files": [str], "seed?": int})
+    Raises:
+        InputError: it cannot be read, is no JSON, or is another document; names the key and what was expected.
+    """
+    return from_json(kind, read_json(path, hint), str(path), hint)
+
+
+def from_json(kind: type[T], document: Any, what: str = "the document", hint: str = "") -> T:
+    """A dataclass from plain JSON; keys that it does not have are passed over. `what` and `hint`: of the error.
+
+    Raises:
+        InputError: it is another document; names the key and what was expected.
+    """
+    try:
+        return cast("T", _read(document, kind, ""))
+    except _DepartureError as e:
+        raise InputError(f"{clean(what)} is damaged: {clean(str(e))}", hint) from None
+
+
+def problem(document: Any, kind: type) -> str:
+    """The first place at which a document is not of a type; "" where it is. Complexity: linear.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Saved:
+    ...     files: Sequence[str]
+    ...     seed: int = 0
+    >>> globals()["Saved"] = Saved
+    >>> problem({"files": ["a", 3]}, Saved)
     'files[1]: expected a text, not 3'
     """
-    if shape is Any:
-        return _odd_number(value, where)
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return _expected(value, where, "a list")
-        places = ((item, shape[0], f"{where}[{k}]") for k, item in enumerate(value))
-    elif isinstance(shape, dict):
-        if not isinstance(value, dict):
-            return _expected(value, where, "an object")
-        required = [key for key in shape if key is not str and not key.endswith("?")]
-        if missing := next((key for key in required if key not in value), None):
-            return f"{_below(where, missing)}: is missing"
-        inner = {key.removesuffix("?"): rule for key, rule in shape.items() if key is not str}
-        any_key = shape.get(str, Any)
-        places = ((item, inner.get(key, any_key), _below(where, key)) for key, item in value.items())
-    else:
-        types = shape if isinstance(shape, tuple) else (shape,)
-        fits = any(_is_of(value, kind) for kind in types)
-        return _odd_number(value, where) if fits else _expected(value, where, " or ".join(WORDS[t] for t in types))
-    return next(filter(None, (problem(*place) for place in places)), "")
+    try:
+        _read(document, kind, "")
+    except _DepartureError as e:
+        return str(e)
+    return ""
 
 
-def _is_of(value: Any, kind: type) -> bool:
-    kinds = (int, float) if kind is float else (kind,)
-    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+def _read(value: Any, kind: Any, where: str) -> Any:
+    """The value as its type has it.
+
+    Raises:
+        _DepartureError: it is of another type.
+    """
+    if kind in (object, Any):
+        _require_numbers(value, where)
+        return value
+    options = [one for one in _options(kind) if isinstance(value, _plain(one)[1])]
+    if not options or (isinstance(value, bool) and bool not in options):
+        words = dict.fromkeys(TYPES[_plain(one)[0]][1] for one in _options(kind))
+        raise _DepartureError(f"{where or 'it'}: expected {' or '.join(words)}, not {_shown(value)}")
+    option = options[0] if len(options) == 1 else next((one for one in options if _fits(value, one)), options[-1])
+    args = get_args(option)
+    if isinstance(value, dict):
+        if is_dataclass(option):
+            return cast("Any", option)(**_read_fields(value, cast("type", option), where))
+        if missing := next((word for word in _words(args[0]) if word not in value), None):
+            raise _DepartureError(f"{_below(where, str(missing))}: is missing")
+        return {key: _read(item, args[1], _below(where, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        kinds = args if get_origin(option) is tuple and args[-1] is not ... else [args[0]] * len(value)
+        if len(kinds) != len(value):
+            raise _DepartureError(f"{where or 'it'}: expected {len(kinds)} values, not {len(value)}")
+        items = [_read(v, k, f"{where}[{i}]") for i, (v, k) in enumerate(zip(value, kinds, strict=True))]
+        return items if get_origin(option) is list else tuple(items)
+    if not _fits(value, option):
+        known = [str(word) for one in options for word in _words(one)]
+        raise _DepartureError(f"{where or 'it'}: expected one of {', '.join(known)}, not {_shown(value)}")
+    _require_numbers(value, where)
+    if get_origin(option) is Annotated:
+        return float(value)
+    return option(value) if isinstance(option, type) and issubclass(option, (Enum, Path)) else value
 
 
-def _odd_number(value: Any, where: str) -> str:
-    """Where a value holds a number that JSON lacks, or one that no field of ours can be; "" where it does not."""
+def _fits(value: Any, option: Any) -> bool:
+    """Is a value of the right plain type one of an enumeration, or has all that a dataclass needs?"""
+    if isinstance(value, dict):
+        needs = _fields(cast("type", option)) if is_dataclass(option) else ()
+        return all(f.key in value for f in needs if f.required)
+    return not isinstance(value, str) or not (words := _words(option)) or value in words
+
+
+def _read_fields(value: Mapping[str, Any], kind: type, where: str) -> dict[str, Any]:
+    found = {}
+    for f in _fields(kind):
+        if f.key in value:
+            found[f.name] = _read(value[f.key], f.type, _below(where, f.key))
+        elif f.required or (f.of_kind and f.of_kind == value.get("kind")):
+            raise _DepartureError(f"{_below(where, f.key)}: is missing")
+    return found
+
+
+class _Field(NamedTuple):
+    """A field of a dataclass, as JSON has it; `of_kind`: of documents of that kind it is required."""
+
+    name: str
+    key: str
+    type: Any
+    required: bool
+    of_kind: str
+
+
+@cache
+def _fields(kind: type) -> list[_Field]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        _Field(
+            f.name, f.metadata.get(KEY, f.name), hints[f.name],
+            f.default is MISSING and f.default_factory is MISSING, f.metadata.get(KIND, ""),
+        )
+        for f in fields(kind)
+    ]  # fmt: skip
+
+
+@cache
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+@cache
+def _plain(kind: Any) -> tuple[type, tuple[type, ...]]:
+    """What JSON has in the place of a type, and what of Python that may be."""
+    origin = get_origin(kind) or kind
+    if origin is Annotated:
+        return float, (int, float, str)
+    if origin is Literal or issubclass(origin, (str, Path)):  # also of an enumeration
+        return str, (str,)
+    if is_dataclass(origin) or issubclass(origin, Mapping):
+        return dict, (dict,)
+    if issubclass(origin, Sequence):
+        return list, (list,)
+    return origin, (int, float) if origin is float else (origin,)
+
+
+@cache
+def _words(kind: Any) -> Sequence[object]:
+    """The only texts of a type; none for one that has any."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if get_origin(kind) is Annotated:
+        return NOT_FINITE
+    return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else ()
+
+
+def _require_numbers(value: Any, where: str) -> None:
+    """
+    Raises:
+        _DepartureError: there is a number that JSON lacks, or one that no field of ours can be.
+    """
     if isinstance(value, float) and not math.isfinite(value):
-        return _expected(value, where, "a finite number")
+        raise _DepartureError(f"{where or 'it'}: expected a finite number, not {_shown(value)}")
     if isinstance(value, int) and abs(value) >= LARGEST:
-        return f"{where or 'it'}: the number is out of bounds"
+        raise _DepartureError(f"{where or 'it'}: the number is out of bounds")
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return next(filter(None, (_odd_number(item, _below(where, str(key))) for key, item in items)), "")
+    for key, item in items:
+        _require_numbers(item, _below(where, str(key)))
 
 
-def _expected(value: Any, where: str, what: str) -> str:
-    plain = isinstance(value, (str, int, float))
-    shown = (
-        repr(value) if plain else "an object" if isinstance(value, dict) else "a list" if value is not None else "null"
-    )
-    return f"{where or 'it'}: expected {what}, not {shown[:60]}"
+def _shown(value: Any) -> str:
+    if isinstance(value, (str, int, float)):
+        return repr(value)[:60]
+    return TYPES[type(value)][1]
 
 
 def _below(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
+
+
+# ---------------------------------------------------------------------------------------------------- the schema
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document; more fields may stand beside those that it names."""
+    defs: dict[str, Any] = {}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | _rule(kind, defs) | {"$defs": defs}
+
+
+def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    if kind in (object, Any):
+        return {}
+    options, origin, args = _options(kind), get_origin(kind), get_args(kind)
+    if len(options) > 1:
+        return {"anyOf": [_rule(option, defs) for option in options]}
+    if origin is Annotated:
+        return {"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}
+    if words := _words(kind):
+        return {"enum": list(words)}
+    if is_dataclass(kind):
+        name = cast("type", kind).__name__
+        if name not in defs:
+            defs[name] = {}  # it may hold itself
+            defs[name] = _rule_of_fields(cast("type", kind), defs)
+        return {"$ref": f"#/$defs/{name}"}
+    rule: dict[str, Any] = {"type": TYPES[_plain(kind)[0]][0]}
+    if rule["type"] == "object":
+        needed = {"required": list(words)} if (words := _words(args[0])) else {}
+        return rule | needed | {"additionalProperties": _rule(args[1], defs)}
+    if rule["type"] == "array" and origin is tuple and args[-1] is not ...:
+        return rule | {"prefixItems": [_rule(one, defs) for one in args], "items": False, "minItems": len(args)}
+    return rule | {"items": _rule(args[0], defs)} if rule["type"] == "array" else rule
+
+
+def _rule_of_fields(kind: type, defs: dict[str, Any]) -> dict[str, Any]:
+    known = _fields(kind)
+    rule: dict[str, Any] = {"type": "object", "description": kind.__doc__ or ""}
+    rule["required"] = [f.key for f in known if f.required]
+    rule["properties"] = {f.key: _rule(f.type, defs) for f in known}
+    if kinds := dict.fromkeys(f.of_kind for f in known if f.of_kind):
+        rule["allOf"] = [
+            {
+                "if": {"required": ["kind"], "properties": {"kind": {"const": word}}},
+                "then": {"required": [f.key for f in known if f.of_kind == word]},
+            }
+            for word in kinds
+        ]
+    return rule

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from subgraph.display import Displayed
-from subgraph.documents import to_json
+from subgraph.documents import Number, to_json
 
 
 class Status(StrEnum):
@@ -70,9 +70,9 @@ class Judgement(Displayed):
     signature: Signature | None = None
     label: str = ""
     why: str = ""
-    errors: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, Number] = field(default_factory=dict)
     worst: Worst | None = None
-    noise: float | None = None
+    noise: Number | None = None
     sample: str = ""
 
 
@@ -112,20 +112,32 @@ class Verdict(Displayed):
         """The failing output with the largest relative error; without failing ones, the agreeing one."""
         return max(self.outputs, key=gravity, default=None)
 
+    def document(self) -> VerdictDocument:
+        """The verdict as a document has it."""
+        return VerdictDocument(
+            self.status, self.signature, self.label, self.why, self.outputs, self.process,
+            self.build, self.run, self.stored, self.pooled,
+        )  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; NaN and infinities as texts."""
-        return {
-            "status": self.status.value,
-            "signature": self.signature and self.signature.value,
-            "label": self.label,
-            "why": self.why,
-            "outputs": to_json(self.outputs),
-            "process": dict(self.process),
-            "build_seconds": self.build,
-            "run_seconds": self.run,
-            "stored": self.stored,
-            "pooled": self.pooled,
-        }
+        return dict(to_json(self.document()))
+
+
+@dataclass(frozen=True)
+class VerdictDocument:
+    """A `Verdict` in a document."""
+
+    status: Status
+    signature: Signature | None
+    label: str
+    why: str
+    outputs: Sequence[Judgement]
+    process: Mapping[str, object]
+    build_seconds: float
+    run_seconds: float
+    stored: bool
+    pooled: bool
 
 
 # An output without comparable values decides only if no output has any.

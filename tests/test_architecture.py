@@ -29,6 +29,7 @@ storage search drawing
 reports
 graph trust environments
 origins
+results
 runtime
 bodies
 cases comparison inspection
@@ -67,6 +68,9 @@ LONG = {
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
     "trials.compare": "one comparison and its document, which has the same rows",
     "system": "a port to another operating system is this file, and no other",
+    "cases.case": "every kind of manifest, written and read by the same types",
+    "commands.recorded": "three commands on recordings, and what they print",
+    "commands.resolve": "one class: what a command line asks for; its values depend on each other",
     "trials.trial": "one class; running, forms, store keys and judging share its caches, locks and counters",
 }
 

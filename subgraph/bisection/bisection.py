@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
-from subgraph.bisection.costs import OtherModel, costs
+from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.document import BisectDocument, FindingDocument
 from subgraph.bisection.inside import (
     ALONE,
     AS_LOOP,
     Entered,
     InnerRuns,
-    InsideDocument,
     can_enter,
     enter,
     trials_inside,
@@ -39,6 +37,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
+from subgraph.results.bisect import BisectDocument, FindingDocument, InsideDocument, OtherModel
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, Settings, Step
@@ -110,7 +109,7 @@ class Bisection(Displayed):
         steps: the steps so far.
         remaining: what the steps so far have shown.
         findings: the result of the search, once it ended; items are positions in `oracle.groups`.
-        document: the whole result as JSON, as `subcut bisect --json` prints it, once it is written.
+        result: the whole result, once it is written. document: the same as JSON, as `subcut bisect --json` prints it.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"), output="results")
@@ -123,7 +122,7 @@ class Bisection(Displayed):
         self.steps: list[Step] = []
         self.remaining = Remaining(0)
         self.findings: Findings | None = None
-        self.document: dict[str, Any] = {}
+        self.result: BisectDocument | None = None
         self._oracle: NodeOracle | None = None
         self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
@@ -170,11 +169,16 @@ class Bisection(Displayed):
         if findings.outcome is Outcome.DISAGREE:
             document = self._with_insides(document)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
-            self.document = to_json(document)
+            self.result = document
         else:  # beside an earlier finding, not in its place
             source = case.source_of(trials.graph)
             aside = replace(place, name=f"{options.place.name}-report")
-            self.document = evidence.save_document(document, aside, source, [trials.graph.path])
+            self.result = evidence.save_document(document, aside, source, [trials.graph.path])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """`result` as JSON; empty until it is written."""
+        return to_json(self.result) if self.result else {}
 
     @property
     def oracle(self) -> NodeOracle:
@@ -272,14 +276,19 @@ class Bisection(Displayed):
                     for _ in inner:
                         pass
                 finally:
-                    runs.made += inner.document.get("trials", len(inner.steps))
+                    runs.made += inner.result.trials if inner.result else len(inner.steps)
         except SubcutError as e:
             return replace(known, why=e.what)
-        document, findings = inner.document, inner.findings
-        stopped = f"ended early: {findings.stopped}" if findings and findings.stopped else ""
-        first: dict[str, Any] = next(iter(document["findings"]), {})
-        told = {key: first[key] for key in TOLD_OF_INSIDE if key in first}
-        return replace(known, outcome=document["outcome"], report=document["report"], why=stopped, **told)
+        assert inner.result
+        found = inner.result
+        stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
+        known = replace(known, outcome=found.outcome, report=found.report, why=stopped)
+        for first in found.findings[:1]:
+            known = replace(
+                known, kind=first.kind, nodes=first.nodes, ops=first.ops, case=first.case, signature=first.signature,
+                inside=first.inside,
+            )  # fmt: skip
+        return known
 
     def _changed(self, trials: Trials) -> str:
         """What is said where stored answers were dropped."""

@@ -8,15 +8,14 @@ the reference. Saturated values are counted where the candidate's model has a sc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import comparable
-from subgraph.documents import absent
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
+from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.storage.tensors import load
 from subgraph.trials.attribution import attribute, remaining_error
 from subgraph.trials.candidate_model import CandidateModel
@@ -24,55 +23,6 @@ from subgraph.trials.trial import Trials
 
 MOST_MEASURED = 64  # items whose share is measured: those with the largest error alone
 MOST_RESTORED = 5  # of these, with the largest share: also what remains
-
-
-@dataclass(frozen=True)
-class PieceCost:
-    """Cost of one item. `node`, `op`, `index` are those of the last of its `nodes`.
-
-    Attributes:
-        error: largest error of an output, over its scale, when the item runs alone.
-        explains: share of the final error.
-        remains: part of the final error that is left if the item runs on the reference; None if unknown.
-    """
-
-    node: str
-    nodes: Sequence[str]
-    op: str
-    index: int
-    error: float
-    explains: float
-    remains: float | None = None
-
-
-@dataclass(frozen=True)
-class OperatorCost:
-    """The sum over all items with the same operators."""
-
-    op: str
-    nodes: int
-    explains: float
-
-
-@dataclass(frozen=True)
-class Saturated:
-    """A tensor, and the share of its values beyond the range of the quantized type."""
-
-    tensor: str
-    share: float
-
-
-@dataclass(frozen=True)
-class OtherModel:
-    """The candidate's own model: how much of it was matched and, if measured, what it costs, largest shares first."""
-
-    file: str
-    matched: str
-    precision: str | None = absent()
-    of: int | None = absent()
-    nodes: Sequence[PieceCost] | None = absent()
-    ops: Sequence[OperatorCost] | None = absent()
-    saturated: Sequence[Saturated] | None = absent()
 
 
 def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
@@ -91,7 +41,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
-            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share), k))
+            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k))
     pieces.sort(key=lambda piece: -piece[0].explains)
     by_ops: dict[str, list[float]] = {}
     for cost, k in pieces:

@@ -5,29 +5,29 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from subgraph.bisection import document
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
-from subgraph.cases.case import versions
 from subgraph.comparison.pair import comparable
-from subgraph.diagnosis.conclusions import Evidence
 from subgraph.diagnosis.diagnosis import diagnose
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import sources
+from subgraph.results import bisect as document
+from subgraph.results.common import RuntimeDocument
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
-from subgraph.trials.compare import RuntimeDocument, compared_model, ranking
+from subgraph.trials.compare import compared_model, ranked, ranking
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
+from subgraph.version import versions
 
 FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
 MOST_UNRESOLVED = 5  # regions and items that notes list
@@ -59,7 +59,7 @@ def describe(
     code = max(exit_code(findings), int(forms.only_pinned))
     whole = _whole_verdict(steps)
     profile = _profile(oracle, steps)
-    ranked = whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))}
+    assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
     inner = len({row.tensor for row in profile} - set(graph.outputs)) if profile else None
     looked_at = document.LookedAt(len(trials.whole().outputs), whole_runs, inner, within)
@@ -79,19 +79,20 @@ def describe(
         reference=_reference(oracle),
         criterion=criterion,
         samples=trials.values.labels,
-        whole=ranked,
+        whole=ranked(whole, ranking(trials, trials.run(trials.whole()))),
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
         steps=list(_steps(oracle, steps)),
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
-        alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
+        alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share, None) for o in findings.irrelevant],
         notes=[
             *forms.sentences(),
             *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
             *notes,
             *_notes(oracle, findings, whole, within),
         ],
+        report=None,
         environment=_environment(oracle),
     )
 
@@ -220,20 +221,20 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
     answer, form = step.answer, _form(oracle, step)
     words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
     return document.StepDocument(
-        step.number,
-        ", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
-        step.purpose,
-        labels[0] if labels else "",
-        labels[-1] if labels else "",
-        len(nodes) or oracle.size,
-        nodes,
-        step.outcome,
-        answer.signature,
-        _worst_error(answer.verdict),
-        answer.share,
-        round(answer.seconds, 6),
-        learned,
-        form,
+        number=step.number,
+        kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
+        purpose=step.purpose,
+        first=labels[0] if labels else "",
+        last=labels[-1] if labels else "",
+        count=len(nodes) or oracle.size,
+        indices=nodes,
+        status=step.outcome,
+        signature=answer.signature,
+        error=_worst_error(answer.verdict),
+        explains=answer.share,
+        seconds=round(answer.seconds, 6),
+        changed=learned,
+        form=form,
     )
 
 
@@ -280,25 +281,26 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         certified=finding.certified,
         explains=finding.explains,
         reproduces=finding.reproduces,
+        case=None,
         edge=_boundary(oracle, region) if region else None,
         worst=_worst(worst),
         neighbours=surroundings(oracle.trials.graph, nodes) if region else None,
         nearest=_nearest(oracle, finding, steps),
-        verdict=verdict.to_json() if verdict else None,
+        verdict=verdict.document() if verdict else None,
         why=_why(oracle, finding),
         off=off,
         histogram=histogram,
-        growth=[{"nodes": n, "error": error} for n, error in finding.growth] if accumulated else None,
+        growth=[document.Grown(n, error) for n, error in finding.growth] if accumulated else None,
         contributors=[_contributor(oracle, *c) for c in finding.contributors] if accumulated else None,
         rate=finding.reproduces if flaky else None,
-        runs=dict(zip(("failed", "of"), finding.runs, strict=True)) if flaky else None,
+        runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=_evidence(oracle, findings, rank, steps),
     )
 
 
-def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[dict[str, str]]:
+def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[document.EvidenceLine]:
     """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
     trials, finding = oracle.trials, findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
@@ -313,9 +315,9 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
         withheld = f"only the first {MOST_DIAGNOSED} findings are examined so far"
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
-        return [evidence.to_json() for evidence in diagnose(trials, region, verdict, withheld)]
+        return [document.EvidenceLine(e.kind, e.says) for e in diagnose(trials, region, verdict, withheld)]
     except SubcutError as e:
-        return [Evidence("conclusion", f"not known: {e.what}").to_json()]
+        return [document.EvidenceLine("conclusion", f"not known: {e.what}")]
 
 
 def _why(oracle: NodeOracle, finding: Finding) -> str:
@@ -334,14 +336,14 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     return finding.why
 
 
-def _boundary(oracle: NodeOracle, region: Region) -> dict[str, list[document.BoundaryTensor]]:
+def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
     records = oracle.trials.values.records[0]
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
         known = [records[n] for n in names if n in records]
         return [document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known]
 
-    return {"inputs": tensors(region.inputs), "outputs": tensors(region.outputs)}
+    return document.EdgeTensors(tensors(region.inputs), tensors(region.outputs))
 
 
 def _worst(judgement: Judgement | None) -> document.WorstElement | None:
@@ -353,7 +355,7 @@ def _worst(judgement: Judgement | None) -> document.WorstElement | None:
 
 def _differences(
     oracle: NodeOracle, region: Region | None, worst: Judgement | None
-) -> tuple[Mapping[str, int] | None, document.Histogram | None]:
+) -> tuple[document.Off | None, document.Histogram | None]:
     """How many elements of the decisive output differ, and by how much."""
     if region is None or worst is None:
         return None, None
@@ -368,9 +370,9 @@ def _differences(
         return None, None
     d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)
     decades, counts = np.unique(np.floor(np.log10(d)).astype(int), return_counts=True)
-    bins = [{"decade": int(x), "count": int(n)} for x, n in zip(decades, counts, strict=True)]
+    bins = [document.Bin(int(x), int(n)) for x, n in zip(decades, counts, strict=True)]
     histogram = document.Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
-    return {"count": pair.changed, "of": pair.size}, histogram
+    return document.Off(pair.changed, pair.size), histogram
 
 
 def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> document.Nearest | None:

@@ -16,8 +16,8 @@ from subgraph.bodies.descend import run_body, written
 from subgraph.bodies.iterations import NotRun, iterations, total_iterations, truncated
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
-from subgraph.documents import absent
 from subgraph.errors import Inconclusive
+from subgraph.results.bisect import InsideDocument
 from subgraph.text import clean
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -26,39 +26,6 @@ from subgraph.verdict import Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 ALONE, AS_LOOP = "alone", "as a Loop of one iteration"
-
-
-@dataclass(frozen=True)
-class InsideDocument:
-    """What the search in a body found.
-
-    Attributes:
-        body: as the user names it: `loop1/body@3`.
-        iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
-        asked: how the candidate was given the pieces.
-        outcome: of the search in there; "" where there was none.
-        kind, signature, nodes, ops, case: of its first finding. report: its page.
-        why: why nothing more is known.
-        inside: the same of a body within that finding.
-    """
-
-    body: str
-    iteration: int | None
-    iterations: int | None
-    asked: str
-    outcome: str = ""
-    kind: str = ""
-    signature: str | None = None
-    nodes: Sequence[str] = ()
-    ops: Sequence[str] = ()
-    case: str | None = None
-    report: str | None = None
-    why: str = ""
-    inside: object = absent()
-
-    def is_same_fault(self, outer: Verdict) -> bool:
-        """Was something found, and no refusal where the node as a whole runs?"""
-        return bool(self.nodes) and (self.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
 
 
 @dataclass

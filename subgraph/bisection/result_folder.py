@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subgraph.bisection.document import BisectDocument, FindingDocument
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
@@ -27,6 +26,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.origins import load
+from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.candidate_model import EDGE, CandidateModel

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, contents, redact, zip_archive
+from subgraph.cases.case import CaseOutcome
 from subgraph.cases.contents import CaseFiles, data_of
+from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
-from subgraph.cases.readme import ENVIRONMENT, README, CaseOutcome, ReadmeData, readme
+from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, readme
 from subgraph.cases.redact import Redactor
 from subgraph.cases.scripts import Scripts
 from subgraph.cases.zip_archive import Archive, Checksum
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.origins.source_metadata import stripped
@@ -83,18 +85,6 @@ class Packed:
     files: Mapping[str, Checksum]
     warnings: Sequence[str] = ()
     left: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class BundleList:
-    """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome of `found_with`."""
-
-    schema: str
-    what: str
-    subcut: str
-    found_with: Mapping[str, Any] | None
-    found: CaseOutcome | None
-    files: Mapping[str, Checksum]
 
 
 def name_of(path: Path) -> str:
@@ -190,7 +180,9 @@ def _packed(
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
-    listing = BundleList(BUNDLE_SCHEMA, digest(request.identity), __version__, own, outcome, checksums)
+    listing = BundleList(
+        what=digest(request.identity), subcut=__version__, found_with=own, found=outcome, files=checksums
+    )
     files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
     left = [f"{name}: {why}" for name, why in scripts.left.items()]
@@ -287,13 +279,12 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
     data = archive.read(BUNDLE_LIST, MAX_LIST)
     try:
         document = json.loads(data)
-        if document["schema"] != BUNDLE_SCHEMA:
-            what = f"its list is of another kind, {clean(str(document['schema']))[:80]}"
-            raise zip_archive.no_bundle(archive.path, what)
-        entries = ((str(name), entry) for name, entry in document["files"].items() if name != BUNDLE_LIST)
-        checksums = {name: Checksum(int(entry["bytes"]), str(entry["sha256"])) for name, entry in entries}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+    except (ValueError, RecursionError) as e:
         raise zip_archive.damaged(archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
+    if isinstance(document, dict) and (schema := str(document.get("schema"))) != BUNDLE_SCHEMA:
+        raise zip_archive.no_bundle(archive.path, f"its list is of another kind, {clean(schema)[:80]}")
+    listed = from_json(BundleList, document, f"{archive.path}: its {BUNDLE_LIST}", "get it anew; nothing was unpacked")
+    checksums = {name: checksum for name, checksum in listed.files.items() if name != BUNDLE_LIST}
     for name in checksums:
         folder, _, last = name.rpartition("/")
         if last.lower() in FILE_NAMES and folder.partition("/")[0] != CANDIDATE_FILES:

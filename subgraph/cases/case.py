@@ -6,14 +6,12 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph.cases.layout import EVIDENCE_REQUEST, MANIFEST_SHAPE
-from subgraph.documents import absent, checked, keyed, to_json
+from subgraph.documents import absent, from_json, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured
@@ -21,7 +19,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
-from subgraph.version import __version__
+from subgraph.version import versions
 
 log = logging.getLogger("subcut")
 
@@ -29,24 +27,6 @@ MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"
 CASE_SCHEMA = "subcut.case/1"
 KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
-
-
-def versions() -> dict[str, str]:
-    """Of subcut, Python and the packages that take part, from the installed metadata, without importing anything."""
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"subcut": __version__, "python": python} | {
-        name: _version(name) for name in ("onnx", "onnxruntime", "numpy")
-    }
-
-
-def _version(package: str) -> str:
-    """As the folder of its metadata says it by its name: importlib.metadata takes 60 ms, a tenth of a whole cut."""
-    folders = (found for path in sys.path for found in Path(path).glob(f"{package}-*.dist-info"))
-    if folder := next(folders, None):
-        return folder.name.removeprefix(f"{package}-").removesuffix(".dist-info")
-    from importlib.metadata import version
-
-    return version(package)
 
 
 @dataclass(frozen=True)
@@ -66,7 +46,7 @@ class ResultPlace:
 class ModelSource:
     """What identifies the model that a result was made from, as a manifest has it."""
 
-    file: str
+    file: str = ""
     bytes: int | None = absent()
     structure_sha256: str | None = absent()
     weights_sha256: str | None = absent()
@@ -224,6 +204,66 @@ class CaseManifest:
     target_opset: object = absent()
 
 
+# ---------------------------------------------------------------------------------------------------- as it is read
+
+
+@dataclass(frozen=True)
+class CaseOutcome:
+    """What a candidate did on a case: the status of its verdict, and why."""
+
+    status: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ExpectedTest:
+    """The operator test whose expected outputs a case holds, in place of the reference's: its name and tolerance."""
+
+    test: str
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`Candidate.identity`, as far as it is read."""
+
+    backend: str
+    options: Mapping[str, str | int | float | bool | None]
+    timeout: float
+    memory: float | None
+    release: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvidenceRequest:
+    """A request that names a candidate; what its `precision` means is not checked."""
+
+    candidate: str
+    identity: Identity
+    precision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A manifest of any kind, as far as it is read; it may come from anywhere."""
+
+    schema: str
+    source: ModelSource
+    command: str | None
+    request: object
+    files: Sequence[str]
+    inputs: Sequence[TensorEntry] | None = None
+    outputs: Sequence[TensorEntry] = ()
+    samples: Sequence[SampleEntry] = ()
+    region: RegionEntry | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    reference: Mapping[str, object] = field(default_factory=dict)
+    found: CaseOutcome | None = None
+    expected: ExpectedTest | None = None
+
+
 @dataclass(frozen=True)
 class Case:
     """One result folder and its manifest, as JSON."""
@@ -310,10 +350,10 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     if not isinstance(data, dict) or not data.keys() >= KEYS or not str(data["schema"]).startswith("subcut."):
         return None
     hint = f"make {clean(str(path))} anew; move the damaged one away first"
-    found: dict[str, Any] = checked(data, MANIFEST_SHAPE, str(file), hint)
-    if isinstance(found["request"], dict) and "identity" in found["request"]:
-        checked(found, {"request": EVIDENCE_REQUEST}, str(file), hint)
-    return found
+    from_json(Manifest, data, str(file), hint)
+    if isinstance(data["request"], dict) and "identity" in data["request"]:
+        from_json(EvidenceRequest, data["request"], f"{file}: the request", hint)
+    return data
 
 
 def write_manifest(manifest: object, work: Path) -> dict[str, Any]:

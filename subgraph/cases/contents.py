@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph import reports
+from subgraph import results
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import bundle_root
@@ -35,7 +35,7 @@ from subgraph.cases.layout import (
     is_evidence,
 )
 from subgraph.cases.redact import Redactor
-from subgraph.documents import read_document
+from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.text import clean
@@ -57,16 +57,31 @@ LABEL_PLACES = (
 )
 
 
-_RESULT = {"case?": (str, type(None))}
-SHAPES: Mapping[str, Any] = {
-    RUN_JSON: {"schema": str, "findings?": [{"case?": (str, type(None)), "verdict?": Any}]},
-    SWEEP_JSON: {"candidates?": [{}], "rows?": [{"results?": [_RESULT]}]},
-    BLAME_JSON: {
-        "passes": [[str]],
-        "versions": Any,
-        "cures": [{"how": str}],
-    },
-}
+@dataclass(frozen=True)
+class WithCase:
+    case: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """`run.json` of another version, as far as it is read here."""
+
+    schema: str
+    findings: Sequence[WithCase] = ()
+
+
+@dataclass(frozen=True)
+class ReadCure:
+    how: str
+
+
+@dataclass(frozen=True)
+class ReadBlame:
+    """`blame.json`, as far as it is read here."""
+
+    passes: Sequence[Sequence[str]]
+    versions: object
+    cures: Sequence[ReadCure]
 
 
 @dataclass(frozen=True)
@@ -208,9 +223,12 @@ def _labels(value: Any, key: str = "", above: str = "") -> Iterator[str]:
 def _read_json(path: Path) -> Any:
     """A document of ours, checked as far as it is read here."""
     hint = "make the case anew"
-    document = read_document(path, SHAPES.get(path.name, Any), hint)
-    if path.name == RUN_JSON and document.get("schema") == reports.SCHEMA and (why := reports.problem(document)):
-        raise InputError(f"{clean(str(path))} is damaged: {clean(why)}", hint)
+    document = read_json(path, hint)
+    schema: Any = document.get("schema") if isinstance(document, dict) else None
+    if path.name == BLAME_JSON:
+        from_json(ReadBlame, document, str(path), hint)
+    elif path.name in (RUN_JSON, SWEEP_JSON):
+        from_json(results.type_of(schema) if schema in results.KNOWN else ReadRun, document, str(path), hint)
     return document
 
 
@@ -280,7 +298,7 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
 def _reports(document: Any, folder: Path) -> dict[str, bytes]:
     """The reports of a redacted document; none where it is of another version. `folder`: of its cases."""
     try:
-        if reports.problem(document):
+        if results.problem(document):
             return {}
         return {file: text.encode() for file, text in rendered_reports(document, folder).items()}
     except (SubcutError, KeyError, TypeError, AttributeError):

@@ -17,6 +17,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
+from subgraph.version import versions
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class DumpManifest:
     samples: Sequence[SampleEntry]
     seed: int
     reference: ReferenceEntry
-    versions: Mapping[str, str] = field(default_factory=case.versions)
+    versions: Mapping[str, str] = field(default_factory=versions)
     losses: Sequence[str]
 
 

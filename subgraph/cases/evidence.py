@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from subgraph import plugins, reports
 from subgraph.cases import case, write_case
@@ -24,12 +24,14 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, copied, from_bits, read_npy
 from subgraph.text import clean
+from subgraph.version import versions
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
+T = TypeVar("T", bound=Any)  # a document
 OUTPUTS = "outputs"  # of the reference, in a case
 MOST_DRAWN = 1 << 24  # elements of a tensor
 
@@ -73,7 +75,7 @@ class EvidenceManifest:
     source: ModelSource
     command: str
     request: object
-    versions: Mapping[str, str] = field(default_factory=case.versions)
+    versions: Mapping[str, str] = field(default_factory=versions)
 
 
 def rendered_reports(document: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -155,23 +157,23 @@ def _inside(folder: Path, file: str) -> Path | None:
     return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
-def save_document(document: Any, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> dict[str, Any]:
-    """Write a comparison's document and its reports into a folder without cases; return it as JSON.
+def save_document(document: T, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> T:
+    """Write a comparison's document and its reports into a folder without cases; return it with the page's path.
 
-    It has a `command`, and gets the page's path as its `report`; where nothing can be written, a warning is logged.
+    It has a `command`, and gets the path as its `report`; where nothing can be written, a warning is logged.
     """
     try:
         place = case.free_place(place, source, reads)
-        shown: dict[str, Any] = to_json(document) | {"report": str(place.path / REPORT_FILES["html"])}
+        saved: Any = replace(document, report=str(place.path / REPORT_FILES["html"]))
         with folders.aside(place.path) as work:
-            write_document(shown, work)
-            request = {"schema": shown["schema"]}
-            case.write_manifest(EvidenceManifest(source=source, command=shown["command"], request=request), work)
+            write_document(to_json(saved), work)
+            request = {"schema": saved.schema}
+            case.write_manifest(EvidenceManifest(source=source, command=saved.command, request=request), work)
     except (OutputError, ResultExists) as e:
         log.warning("no report: %s", e.what)
-        return dict(to_json(document))
-    log.info("report: %s", clean(shown["report"]))
-    return shown
+        return document
+    log.info("report: %s", clean(saved.report))
+    return cast("T", saved)
 
 
 def write_document(document: dict[str, Any], work: Path, name: str = RUN_JSON) -> None:

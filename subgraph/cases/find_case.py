@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case
+from subgraph.cases.case import CaseOutcome, EvidenceRequest, ExpectedTest, TensorEntry
 from subgraph.cases.layout import (
     BUNDLE_LIST,
     BUNDLE_SCHEMA,
@@ -25,8 +26,8 @@ from subgraph.cases.layout import (
     RUN_JSON,
     is_evidence,
 )
-from subgraph.cases.zip_archive import name_problem
-from subgraph.documents import read_document
+from subgraph.cases.zip_archive import Checksum, name_problem
+from subgraph.documents import from_json, read_document
 from subgraph.errors import InputError, UsageError
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
@@ -34,35 +35,19 @@ from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 
-BUNDLE_SHAPE = {
-    "schema": str,
-    "files": {str: {"bytes": int, "sha256": str}},
-}
 MAX_NAMED = 8  # cases named in a hint
-# Errors of reading a field that is missing, or of another type.
-DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-@dataclass(frozen=True)
-class ExpectedTest:
-    """The operator test whose expected outputs a case holds, in place of the reference's: its name and tolerance."""
+@dataclass(frozen=True, kw_only=True)
+class BundleList:
+    """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome of `found_with`."""
 
-    name: str
-    rtol: float
-    atol: float
-
-
-@dataclass(frozen=True)
-class FoundWith:
-    """A candidate as a manifest describes it; `precision` is not checked."""
-
-    name: str
-    backend: str
-    options: Mapping[str, str]
-    precision: str | None
-    timeout: float
-    memory: int | None
-    release: str
+    schema: str = BUNDLE_SCHEMA
+    what: str = ""
+    subcut: str = ""
+    found_with: Mapping[str, Any] | None = None
+    found: CaseOutcome | None = None
+    files: Mapping[str, Checksum]
 
 
 @dataclass(frozen=True)
@@ -81,9 +66,9 @@ class FoundCase:
     labels: tuple[str, ...]
     inputs: Mapping[str, tuple[Record, ...]]
     outputs: Mapping[str, tuple[Record, ...]]
-    source: object
+    source: Mapping[str, object]
     expected: ExpectedTest | None = None
-    found_with: FoundWith | None = None
+    found_with: EvidenceRequest | None = None
     bundle: Path | None = None
 
 
@@ -98,18 +83,22 @@ def find_case(folder: Path) -> FoundCase:
     place, around = _locate(folder)
     bundle = bundle_root(place)
     if bundle is not None and around is None:
-        around = _read_bundle_list(bundle).get("found_with")
-    manifest = case.read_manifest(place)
+        around = _read_bundle_list(bundle).found_with
+    plain = case.read_manifest(place)
+    if plain is None or "inputs" not in plain:
+        raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
+    what, hint = f"the manifest of the case {place}", "make the case anew, or run the repro.py in it"
+    manifest = from_json(case.Manifest, plain, what, hint)
     try:
-        found_with = None if around is None else _parse_candidate(around["request"])
-        if manifest is not None and "inputs" in manifest:
-            return _parse_case(place, manifest, found_with, bundle)
-    except DAMAGED as e:
-        raise UsageError(
-            f"the manifest of the case {clean(str(place))} is damaged: {type(e).__name__} {clean(str(e))}",
-            "make the case anew, or run the repro.py in it",
-        ) from e
-    raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
+        inputs, outputs = (
+            {t.name: _records(place, t, len(manifest.samples)) for t in tensors or ()}
+            for tensors in (manifest.inputs, manifest.outputs)
+        )
+        found_with = None if around is None else _found_with(from_json(EvidenceRequest, around["request"], what, hint))
+    except (ValueError, KeyError) as e:
+        raise UsageError(f"{clean(what)} is damaged: {clean(str(e))}", hint) from e
+    labels = tuple(sample.label for sample in manifest.samples)
+    return FoundCase(place, labels, inputs, outputs, plain["source"], manifest.expected, found_with, bundle)
 
 
 def bundle_root(folder: Path) -> Path | None:
@@ -155,58 +144,41 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
     return inner, around
 
 
-def _read_bundle_list(bundle: Path) -> Mapping[str, Any]:
-    listed: Mapping[str, Any] = read_document(bundle / BUNDLE_LIST, BUNDLE_SHAPE, "unpack the bundle anew")
-    if listed["schema"] != BUNDLE_SCHEMA:
-        what = f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}"
-        raise InputError(what, "unpack the bundle anew")
+def _read_bundle_list(bundle: Path) -> BundleList:
+    hint = "unpack the bundle anew"
+    listed = read_document(bundle / BUNDLE_LIST, BundleList, hint)
+    if listed.schema != BUNDLE_SCHEMA:
+        raise InputError(f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}", hint)
     return listed
 
 
-# ---------------------------------------------------------------------------------------------------- manifest
+def _records(place: Path, tensor: TensorEntry, samples: int) -> tuple[Record, ...]:
+    """The .npy files of a tensor, a record per sample.
 
-
-def _parse_case(
-    place: Path, manifest: Mapping[str, Any], found_with: FoundWith | None, bundle: Path | None
-) -> FoundCase:
-    labels = tuple(str(sample["label"]) for sample in manifest["samples"])
-    expected = manifest.get("expected")
-    test = expected and ExpectedTest(str(expected["test"]), float(expected["rtol"]), float(expected["atol"]))
-    inputs, outputs = (
-        dict(_parse_tensor(place, tensor, len(labels)) for tensor in manifest[role]) for role in ("inputs", "outputs")
-    )
-    return FoundCase(place, labels, inputs, outputs, manifest["source"], test or None, found_with, bundle)
-
-
-def _parse_tensor(place: Path, tensor: Mapping[str, Any], samples: int) -> tuple[str, tuple[Record, ...]]:
-    name = tensor["name"]
-    if not isinstance(name, str):
-        raise TypeError("a name that is no text")
-    return name, tuple(_parse_record(place, name, tensor["samples"][k]) for k in range(samples))
-
-
-def _parse_record(place: Path, name: str, stored: Mapping[str, Any]) -> Record:
-    files = []
-    for file in stored["files"]:
-        if why := name_problem(str(file["file"])):
-            raise ValueError(f"the file {file['file']!r}: {why}")
-        if file["format"] == "npy":
-            files.append(str(place.resolve() / str(file["file"])))
-    shapes = tuple(tuple(map(int, shape)) for shape in stored["shapes"])
-    return Record(name, str(stored["form"]), str(stored["dtype"]), shapes, tuple(files))
-
-
-def _parse_candidate(request: Mapping[str, Any]) -> FoundWith:
-    identity = request["identity"]
-    if not isinstance(identity["backend"], str):
-        raise TypeError("a backend that is no text")
-    timeout, memory = float(identity["timeout"]), identity["memory"]
-    if not min(timeout, float(memory or 1)) > 0:
-        raise ValueError("a limit of nothing")
-    return FoundWith(
-        str(request["candidate"]), identity["backend"], dict(identity["options"]), request.get("precision"),
-        timeout, int(memory) if memory else None, str(identity.get("release", "")),
+    Raises:
+        ValueError: there are too few samples, or a file leads elsewhere.
+    """
+    if len(tensor.samples) < samples:
+        raise ValueError(f"{tensor.name} has {len(tensor.samples)} of {samples} samples")
+    if bad := next((f.file for s in tensor.samples for f in s.files if name_problem(f.file)), None):
+        raise ValueError(f"the file {bad!r}: {name_problem(bad)}")
+    return tuple(
+        Record(
+            tensor.name, stored.form, stored.dtype, tuple(map(tuple, stored.shapes)),
+            tuple(str(place.resolve() / f.file) for f in stored.files if f.format == "npy"),
+        )
+        for stored in tensor.samples[:samples]
     )  # fmt: skip
+
+
+def _found_with(request: EvidenceRequest) -> EvidenceRequest:
+    """
+    Raises:
+        ValueError: a limit is nothing.
+    """
+    if not min(request.identity.timeout, request.identity.memory or 1) > 0:
+        raise ValueError("a limit of nothing")
+    return request
 
 
 # ---------------------------------------------------------------------------------------------------- candidate
@@ -221,16 +193,17 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     described = found.found_with
     if described is None:
         return None
-    how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(described.backend)
+    identity = described.identity
+    how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(identity.backend)
     if how:
         place = shlex.quote(clean(str(found.place)))
         compare = f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges what it gives"
-        what = f"{clean(described.name)} was {how}: subcut cannot run it"
+        what = f"{clean(described.candidate)} was {how}: subcut cannot run it"
         raise UsageError(what, f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example")
     precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
-        described.name, described.backend, described.options, precision, None, described.timeout, described.memory,
-        origin="this case", release=described.release,
+        described.candidate, identity.backend, dict(identity.options), precision, None, identity.timeout,
+        int(identity.memory) if identity.memory else None, origin="this case", release=identity.release,
     )  # fmt: skip
     return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
 

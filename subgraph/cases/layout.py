@@ -30,30 +30,6 @@ TODO_TXT, FROM_DEVICE = "TODO.txt", "from_device"
 BUNDLE_LIST, BUNDLE_SCHEMA = "bundle.json", "subcut.bundle/1"
 CANDIDATE_FILES = "candidate_files"
 
-# What manifests must hold, as `documents.problem` reads it.
-_FILE = {"file": str, "format": str, "dtype": str, "shape?": [int], "layout?": str}
-_STORED = {"form": str, "dtype": str, "shapes": [[int]], "files": [_FILE]}
-_TENSOR = {"name": str, "producer?": (str, type(None)), "dtype": str, "samples?": [_STORED]}
-_NODE = {"name": str, "op": str}
-_IDENTITY = {"backend": str, "options": {str: (str, int, float, bool, type(None))}, "files?": {str: str}}
-MANIFEST_SHAPE = {
-    "schema": str,
-    "source": {"file?": str, "structure_sha256?": (str, type(None))},
-    "command": (str, type(None)),
-    "request": Any,
-    "files": [str],
-    "inputs?": [_TENSOR],
-    "outputs?": [_TENSOR],
-    "samples?": [{"label": str}],
-    "region?": {"nodes": [_NODE]},
-    "versions?": {str: str},
-    "reference?": {str: Any},
-    "found?": {"status": str, "why": str},
-    "expected?": {"test": str, "rtol": float, "atol": float},
-    "by_hand?": {"key": str, "number": int, "of": int},
-}  # of a manifest of any kind, as far as it is read
-EVIDENCE_REQUEST = {"candidate": str, "identity": _IDENTITY}  # of a request that names a candidate
-
 
 def sample_names(labels: Sequence[str]) -> list[str]:
     """The folder of each sample's tensors below that of their role: "." for a lone sample.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from subgraph.cases.case import CaseOutcome
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
@@ -46,14 +47,6 @@ FILE_KINDS = {
 
 # What runs the model alone: to install, and its name; of ONNX, and of TensorFlow Lite.
 _RUNS = (("onnxruntime", "onnxruntime"), ("ai-edge-litert", "LiteRT"))
-
-
-@dataclass(frozen=True)
-class CaseOutcome:
-    """What a candidate did on a case: the status of its verdict, and why."""
-
-    status: str
-    why: str
 
 
 @dataclass(frozen=True)

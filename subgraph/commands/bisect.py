@@ -16,6 +16,7 @@ from subgraph.commands import Result, command_line, inside, log, options, resolv
 from subgraph.commands.loop import bisect_loop, refuse_beside_loop
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 
@@ -73,39 +74,28 @@ def bisect(
 
     Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be established.
     """
-    settings = project.load()
-    model_path = resolve.model_path(settings, model, weights, result.trust)
-    criterion = resolve.criterion(settings, comparison, result.trust)
-    limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
+    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
+    model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
+    limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None
     candidate_options = replace(candidate_options, tensor_map=None) if of_recording else candidate_options
     recordings = recording_options(recorded, runtime, inputs, of_recording) if recorded.recorded else None
-    if recordings and not settings.get("candidate", candidate_options.spec):
+    if recordings and not asked.settings.get("candidate", candidate_options.spec):
         refuse_beside_recorded({
             "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
             "--max-time": max_time, "--repeat": repeat, "--inside": inside or None,
         })  # fmt: skip
-        feeding, reference = (
-            resolve.feeding(settings, inputs, model),
-            resolve.reference(settings, runtime, result.trust, model=model_path),
-        )
-        parent = resolve.parent_folder(settings, result.output)
-        return bisect_recorded(
-            model_path, recordings, feeding, criterion, reference, parent, freeze=not no_freeze, force=result.force
-        )
-    setup = resolve.setup(
-        settings, model, candidate_options, inputs, criterion, runtime, result,
-        freeze=not no_freeze, model_path=model_path,
-    )  # fmt: skip
-    limits = replace(limits, workers=resolve.jobs(settings, jobs, setup.candidate))
+        return bisect_recorded(asked, recordings, freeze=not no_freeze)
+    setup = asked.setup(candidate_options, freeze=not no_freeze)
+    limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
         refuse_beside_loop({
             "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
         })  # fmt: skip
-        with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
+        with asked.reference() as reference:
             return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)
     with (
-        resolve.reference(settings, runtime, result.trust, model=model_path) as reference,
+        asked.reference() as reference,
         opened(model_path, setup, reference, recordings, limits, within or "", result.force) as bisection,
     ):
         return log_steps(bisection)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, command_line, log, options, resolve
+from subgraph.commands import Result, command_line, log, options
 from subgraph.commands.bisect import log_steps, opened
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
-    from subgraph.project import Project
     from subgraph.runtime.candidate import Candidate
 
 
@@ -62,36 +62,32 @@ def blame(
     """
     if listed or clear:
         return _environments(clear=clear)
-    asked = _releases(versions, versions_command, index_url, find_links)
+    releases = _releases(versions, versions_command, index_url, find_links)
     from subgraph.search import Settings
     from subgraph.trials.session import Setup
 
-    settings = project.load()
     if model and model.lower().endswith(".zip"):
         model = str(unpacked_folder(Path(model), None))
-    model_path = resolve.model_path(settings, model, weights, result.trust)
-    criterion = resolve.criterion(settings, comparison, result.trust)
-    chosen = _candidate(settings, model, candidate, runtime, result.trust, model_path)
-    if asked:
-        asked.check(chosen.backend)
-    parent = resolve.parent_folder(settings, result.output)
-    setup = Setup(chosen, resolve.feeding(settings, inputs, model), parent, criterion, True, not result.fresh)
+    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
+    model_path, criterion = asked.model_path, asked.criterion
+    chosen = _candidate(asked, candidate)
+    if releases:
+        releases.check(chosen.backend)
+    setup = Setup(chosen, asked.feeding, asked.output, criterion, stored=asked.stored)
     with (
-        resolve.reference(settings, runtime, result.trust, model=model_path) as reference,
+        asked.reference() as reference,
         opened(model_path, setup, reference, None, Settings(), "", result.force) as bisection,
     ):
-        return _blame(bisection, asked)
+        return _blame(bisection, releases)
 
 
-def _candidate(
-    settings: Project, model: str | None, spec: str | None, runtime: options.RuntimeOptions, trust: bool, path: Path
-) -> Candidate:
+def _candidate(asked: Asked, spec: str | None) -> Candidate:
     """The candidate that is named; for a case, else that with which it was found."""
     from subgraph.cases.find_case import find_case
 
-    if not spec and model and Path(model).is_dir():
-        return candidate_of_case(settings, find_case(Path(model)), spec, runtime, trust)
-    return resolve.candidate(settings, spec, runtime, trust, path)
+    if not spec and asked.model and Path(asked.model).is_dir():
+        return candidate_of_case(asked, find_case(Path(asked.model)), spec)
+    return asked.candidate(spec, asked.model_path)
 
 
 def _releases(

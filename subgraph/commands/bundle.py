@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +15,7 @@ from subgraph import project
 from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, command_line, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
@@ -24,9 +23,6 @@ from subgraph.text import clean, count
 if TYPE_CHECKING:
     from subgraph.cases.bundle import BundleRequest, Packed
     from subgraph.graph.graph import Graph
-    from subgraph.runtime.candidate import Candidate
-    from subgraph.runtime.inputs import Feeding
-    from subgraph.runtime.reference import Reference
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LEFT_OUT_NAMED = 4  # files that are not packed
@@ -80,8 +76,7 @@ def bundle(
     from subgraph.cases import contents
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
-    settings = project.load()
-    path = Path(source)
+    settings, path = project.load(), Path(source)
     graph = _load_model(path) if path.is_file() else None
     if graph is None:
         contents.of(path)  # a mistake there is reported first
@@ -96,19 +91,17 @@ def bundle(
     if graph is None and candidate is None:
         return _result(pack(_with_source(request, source_code)), path)
     model = graph.path if graph else path / MODEL
-    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust, model=model)
+    asked = Asked(settings, None, None, inputs, comparison, runtime, result, model)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
         folder = Path(temporary) / name
         if graph is None:
             _copy_case(path, folder)
             request = replace(request, folder=folder)
         else:
-            _cut_whole(graph, folder, resolve.feeding(settings, inputs), start_reference)
+            _cut_whole(graph, folder, asked)
             request = replace(request, folder=folder, command=command_line())
         if candidate is not None:
-            criterion = resolve.criterion_words(settings, comparison, result.trust)
-            chosen = resolve.candidate(settings, candidate, runtime, result.trust)
-            request = _with_candidate(request, chosen, criterion, start_reference)
+            request = _with_candidate(request, asked, candidate)
         return _result(pack(_with_source(request, source_code)), path)
 
 
@@ -147,7 +140,7 @@ def _load_model(path: Path) -> Graph:
     return load(path)
 
 
-def _cut_whole(graph: Graph, folder: Path, feeding: Feeding, start_reference: Callable[[], Reference]) -> None:
+def _cut_whole(graph: Graph, folder: Path, asked: Asked) -> None:
     """Write the whole model as a cut from its inputs to its outputs.
 
     Raises:
@@ -156,8 +149,8 @@ def _cut_whole(graph: Graph, folder: Path, feeding: Feeding, start_reference: Ca
     from subgraph.cases import write_case
     from subgraph.cases.case import ResultPlace
 
-    request = write_case.CaseRequest((), (), **feeding.options)
-    with start_reference() as reference:
+    request = write_case.CaseRequest((), (), **asked.feeding.options)
+    with asked.reference() as reference:
         cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference)
     if len(cases) > 1:
         what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
@@ -181,25 +174,24 @@ def _copy_case(path: Path, folder: Path) -> None:
         shutil.copyfile(file, folder / name)
 
 
-def _with_candidate(
-    request: BundleRequest, candidate: Candidate, criterion: str, start_reference: Callable[[], Reference]
-) -> BundleRequest:
+def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRequest:
     """Run the candidate on the case; put its outputs beside it, and in the request what names the candidate.
 
     Raises:
         BackendError: it cannot be used at all.
     """
-    from subgraph.cases.case import plain, versions
+    from subgraph.cases.case import CaseOutcome, plain
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import EVIDENCE_SCHEMA
-    from subgraph.cases.readme import CaseOutcome
     from subgraph.trials.replay import open_case, save_outputs
     from subgraph.verdict import joined
+    from subgraph.version import versions
 
+    criterion, candidate = asked.criterion_words, asked.candidate(spec)
     case = find_case(request.folder)
     verdicts = []
     for k in range(len(case.labels)):
-        with open_case(case, k, candidate, criterion, start_reference()) as trials:
+        with open_case(case, k, candidate, criterion, asked.reference()) as trials:
             if not k:
                 resolve.log_caveat(trials)
             region = trials.whole()

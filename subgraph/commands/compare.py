@@ -18,6 +18,8 @@ from subgraph.commands.recorded import (
     recording_options,
     refuse_beside_recorded,
 )
+from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count, prediction
@@ -83,8 +85,8 @@ def compare(
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
-    settings = project.load()
-    criterion = resolve.criterion(settings, comparison, result.trust)
+    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
+    _ = asked.criterion  # a mistake there is told first
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
@@ -96,29 +98,14 @@ def compare(
             "--candidate": candidate, "--candidate-model": candidate_options.other_model,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
-        model_path = resolve.model_path(settings, model, weights, result.trust)
-        feeding, reference = (
-            resolve.feeding(settings, inputs, model),
-            resolve.reference(settings, runtime, result.trust, model=model_path),
-        )
-        parent = resolve.parent_folder(settings, result.output)
-        return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
-    model_path = resolve.model_path(settings, model, weights, result.trust)
+        return compare_recorded(asked, recordings, choice, csv_file)
+    model_path = asked.model_path
     if save and len(candidate or ()) > 1:
         raise UsageError("--save writes the tensors of one candidate", "name one -c")
     specs: Sequence[str | None] = candidate or [None]
-    setups = [
-        resolve.setup(
-            settings, model, replace(candidate_options, spec=spec), inputs, criterion, runtime, result,
-            freeze=not no_freeze, model_path=model_path,
-        )
-        for spec in specs
-    ]  # fmt: skip
-    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
-        found = [
-            _compare(model_path, setup, reference, choice, resolve.jobs(settings, jobs, setup.candidate))
-            for setup in setups
-        ]
+    setups = [asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs]
+    with asked.reference() as reference:
+        found = [_compare(model_path, setup, reference, choice, asked.jobs(jobs, setup.candidate)) for setup in setups]
     if len(found) == 1:
         ((shown, compared),) = found
         told = text(compared, shown["candidate"])
@@ -165,8 +152,8 @@ def _compare(
                 save_values(value_pairs(trials, chosen(trials, choice.words(graph))), free_values(choice.save))
     name = f"{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}"
     place = ResultPlace(setup.output, f"compare-{name}")
-    shown = evidence.save_document(found, place, source_of(graph), [graph.path])
-    return shown, comparison
+    saved = evidence.save_document(found, place, source_of(graph), [graph.path])
+    return to_json(saved), comparison
 
 
 # ---------------------------------------------------------------------------------------------------- text

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.environments import installation as environments
 from subgraph.errors import InputError, ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import load
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.origins.converters import Converter
     from subgraph.runtime.inputs import Feeding
-    from subgraph.runtime.reference import Reference
     from subgraph.storage.tensors import Record
 
 UNCHECKED = 5
@@ -73,14 +72,11 @@ def convert(
     if with_command:
         return _with(with_command, source, target, force=result.force)
     if source.is_file() and (is_caffe(source) or is_torch_program(source)):
-        return _own(source, resolve.model_path(settings, model, weights, result.trust), target, force=result.force)
+        made = Asked(settings, model, weights, result=result).model_path
+        return _own(source, made, target, force=result.force)
     kind, converter = _converter_of(source)
-    check = None if no_check else _Check(
-        resolve.feeding(settings, inputs),
-        resolve.criterion(settings, comparison, result.trust),
-        partial(resolve.reference, settings, runtime, result.trust),
-        resolve.parent_folder(settings, None),
-    )  # fmt: skip
+    check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
+    _ = no_check or (check.feeding, check.criterion)  # mistakes there are told first
     python = _installed(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
@@ -89,7 +85,7 @@ def convert(
         graph = conversion.convert(converter.name, command, source, written)
         graph = conversion.put(graph, target, source, force=result.force)
         head = f"converted  {clean(model)}, {kind}, by {converter.name}   {count(len(graph.nodes), 'node')}"
-        if check is None:
+        if no_check:
             return _unchecked(target, head, "--no-check")
         return _compared(check, graph, conversion.Original(source, converter, python), head, folder)
 
@@ -191,17 +187,7 @@ def _unchecked(target: Path, head: str, why: str) -> Result:
     return Result(document, f"{head}\nnot checked: {clean(why)}\n{clean(str(target))}", UNCHECKED)
 
 
-@dataclass(frozen=True)
-class _Check:
-    """What both models are fed, how their values are compared, and where the report goes. `reference` starts it."""
-
-    feeding: Feeding
-    criterion: str
-    reference: Callable[[], Reference]
-    parent: Path
-
-
-def _compared(check: _Check, graph: Graph, original: conversion.Original, head: str, folder: Path) -> Result:
+def _compared(check: Asked, graph: Graph, original: conversion.Original, head: str, folder: Path) -> Result:
     """Both models on the same inputs, tensor by tensor where names survive. They agree only if all outputs do."""
     from subgraph.commands.recorded import TensorChoice, compare_recorded
     from subgraph.recordings.runs import RecordedFolder, RecordingOptions
@@ -216,10 +202,7 @@ def _compared(check: _Check, graph: Graph, original: conversion.Original, head: 
         if not any(recorded.glob("*.npz")):
             return _unchecked(graph.path, head, unpaired)
         options = RecordingOptions((RecordedFolder(recorded),), seeded=True)
-        choice = TensorChoice(every_output=True)
-        found = compare_recorded(
-            graph.path, options, fed, check.criterion, check.reference(), check.parent, choice, None
-        )
+        found = compare_recorded(check, options, TensorChoice(every_output=True), None, fed)
     except SubcutError as e:
         return _unchecked(graph.path, head, e.what)
     uncompared = _uncompared(graph, found.document, unpaired)

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from subgraph import project
 from subgraph.cases import layout, write_case
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, inside, log, options, resolve
+from subgraph.commands import Result, inside, log, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.file_kinds import is_caffe
@@ -81,18 +82,18 @@ def cut(
     """
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
-    settings = project.load()
-    model_path = resolve.model_path(settings, model, weights, result.trust)
-    as_caffe = _as_caffe(as_form, settings, model, weights) if as_form else ()
+    asked = Asked(project.load(), model, weights, inputs, runtime=runtime, result=replace(result, output=output))
+    model_path = asked.model_path
+    as_caffe = _as_caffe(as_form, asked) if as_form else ()
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
     if dump and no_capture:
         raise UsageError("--dump all writes tensors, and --no-capture computes none", "leave one of them out")
-    formats, tensor_format = resolve.formats(settings, form, "npy,bin")
+    formats, tensor_format = asked.formats(form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **resolve.feeding(settings, inputs, model).options,
+        **asked.feeding.options,
         formats=formats,
         tensor_format=tensor_format,
         dump_all=dump == "all" or bool(recorded),
@@ -109,18 +110,14 @@ def cut(
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
-    with (
-        contextlib.nullcontext()
-        if idle
-        else resolve.reference(settings, runtime, result.trust, model=model_path) as reference
-    ):
+    with contextlib.nullcontext() if idle else asked.reference() as reference:
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
             from subgraph.origins.caffe.cut import whole_layers
 
             request = replace(request, start=tuple(whole_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
-        place = ResultPlace(resolve.parent_folder(settings, output), name, result.force)
+        place = ResultPlace(asked.output, name, result.force)
         if recorded and reference:
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
@@ -135,18 +132,18 @@ def cut(
             return _result(write_case.extract(graph, request, place, reference, feeding))
 
 
-def _as_caffe(form: str, settings: project.Project, model: str | None, weights: str | None) -> tuple[str, ...]:
+def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
     """The files of the Caffe model that is cut.
 
     Raises:
         UsageError: another form, or the model is not Caffe's.
     """
-    path, _ = project.find_model(model, settings)
+    path, _ = project.find_model(asked.model, asked.settings)
     if form != "caffe":
         raise UsageError(f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX")
     if not is_caffe(path):
         raise UsageError(f"--as caffe: {clean(path.name)} is no .prototxt", "name the prototxt, not its conversion")
-    weights = settings.get("weights", weights)
+    weights = asked.settings.get("weights", asked.weights)
     return (str(path), weights) if weights else (str(path),)
 
 

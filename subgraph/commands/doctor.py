@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph import plugins, project
-from subgraph.cases.case import versions
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.text import clean
+from subgraph.version import versions
 
 IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from subgraph import project
+from subgraph import results
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, options, resolve, table
-from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.commands import Result, options, table
+from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.drawing.svg import Marks
 from subgraph.errors import OutputError, UnknownName, UsageError
@@ -40,10 +41,14 @@ class ShownOptions:
     around: Annotated[Text, option("--around", "NODE", "Only this node and those near it.", options.complete_nodes)] = (
         None
     )
-    hops: Annotated[Number, option("--hops", "N", "How near, in tensors on the way; default 2.")] = None
-    depth: Annotated[Number, option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes.")] = None
+    hops: Annotated[options.Number, option("--hops", "N", "How near, in tensors on the way; default 2.")] = None
+    depth: Annotated[
+        options.Number, option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes.")
+    ] = None
     opened: Annotated[Texts, option("--open", "GROUP", "Open this group and those around it. Repeatable.")] = None
-    width: Annotated[Number, option("--width", "PIXELS", "Of the page that shows the drawing; default 1200.")] = None
+    width: Annotated[
+        options.Number, option("--width", "PIXELS", "Of the page that shows the drawing; default 1200.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,14 @@ def draw(
     for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
         if value is not None and not 0 < value <= MOST:
             raise UsageError(f"{name} {value}: expected a number from 1 to {MOST}")
-    settings = project.load()
-    graph = load(resolve.model_path(settings, model, weights, trust))
+    asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
+    graph = load(asked.model_path)
     if not beside:
         drawn = _one(graph, shown, marked, form)
     elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:
         raise UsageError("--beside makes .svg or .png, and goes only with --depth and --width", "leave the others out")
     else:
-        drawn = _two(graph, load(resolve.model_path(settings, beside)), shown)
+        drawn = _two(graph, load(Asked(asked.settings, beside).model_path), shown)
     document = {"schema": "subcut.draw/1", "exit_code": 0, "file": output, **drawn.document}
     if output is None:
         return Result(document | {"svg": drawn.text}, drawn.text.rstrip("\n"))
@@ -198,24 +203,15 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     Raises:
         InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor of this model.
     """
-    from subgraph.documents import checked, read_document
+    from subgraph.reports import judged_tensors
 
     hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
     path = path / RUN_JSON if path.is_dir() else path
-    maybe = (float, str, type(None))
-    row = {"tensor": str, "error?": maybe, "status?": str, "in_place?": Any, "runs?": [Any]}
-    found = read_document(path, {"schema": str, "findings?": [{"indices?": [int]}]}, hint)
-    rows = checked(found.get("profile") or found.get("rows") or [], [row], str(path), hint)
-    values: dict[str, float | str] = {}
-    failed = set()
-    for entry in rows:
-        for error, status in _judged(entry):
-            if entry["tensor"] in graph.maker:
-                if status == "fail":
-                    failed.add(entry["tensor"])
-                if error is not None:
-                    values[entry["tensor"]] = error
-    wrong = sorted({i for finding in found.get("findings", ()) for i in finding.get("indices", ())})
+    found = results.read(path, hint)
+    rows = [row for row in judged_tensors(found) if row.tensor in graph.maker]
+    values = {row.tensor: row.error for row in rows if row.error is not None}
+    failed = {row.tensor for row in rows if row.status == "fail"}
+    wrong = sorted({i for finding in found.get("findings", ()) for i in finding["indices"]})
     if not (values or failed or wrong):
         raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint)
     if any(not 0 <= i < len(graph.nodes) for i in wrong):
@@ -223,17 +219,6 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
             f"{path} tells of nodes that {graph.path.name} does not have", "draw the model that was bisected"
         )
     return values, failed, wrong
-
-
-def _judged(entry: dict[str, Any]) -> Iterator[tuple[float | str | None, str]]:
-    """(error, status) of a row: of a bisection's profile, of a comparison, or of each recording's comparison."""
-    if "status" in entry:
-        yield entry.get("error"), entry["status"]
-        return
-    for judgement in (entry.get("in_place"), *(run and run.get("in_place") for run in entry.get("runs", ()))):
-        if isinstance(judgement, dict):
-            error = "nan" if judgement.get("signature") == "nan" else (judgement.get("errors") or {}).get("max_rel")
-            yield error, str(judgement.get("status"))
 
 
 # ---------------------------------------------------------------------------------------------------- two models

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from subgraph import project
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, inside, log, options, resolve
+from subgraph.commands import Result, inside, log, options
 from subgraph.commands.options import Text, option
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
@@ -47,17 +47,15 @@ def dump(
     from subgraph.cases.dump import DumpRequest
     from subgraph.cases.dump import dump as write_dump
 
-    settings = project.load()
     words = list(names or [])
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
-    model_path = resolve.model_path(settings, model, weights, result.trust)
-    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
-        graph = load(model_path)
-        formats, tensor_format = resolve.formats(settings, form, "npy")
-        folder = Path(output) if output else resolve.parent_folder(settings, None) / "dump"
-        feeding = resolve.feeding(settings, inputs, model)
-        with inside.opened(graph, words, feeding, reference, folder.parent) as (graph, feeding, names_there):
+    asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
+    with asked.reference() as reference:
+        graph = load(asked.model_path)
+        formats, tensor_format = asked.formats(form, "npy")
+        folder = Path(output) if output else asked.output / "dump"
+        with inside.opened(graph, words, asked.feeding, reference, folder.parent) as (graph, feeding, names_there):
             request = DumpRequest(
                 tensors=tuple(choose(graph, [name for name in names_there if name], everything or "" in names_there)),
                 **feeding.options,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, inside, log, options, resolve
+from subgraph.commands import Result, inside, log, options
 from subgraph.commands.options import option
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -78,8 +79,8 @@ def inspect(
     model, node = _model_and_node(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
-    model_path = resolve.model_path(settings, model, weights, trust)
-    feeding = resolve.feeding(settings, inputs, model)
+    asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
+    model_path, feeding = asked.model_path, asked.feeding
     graph = load(model_path)
     try:
         document = _document(graph, node, tuple(start or ()), tuple(end or ()), None if no_run else feeding)

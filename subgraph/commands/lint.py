@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
-from subgraph import plugins, project
-from subgraph.commands import Result, log, options, resolve, table
+from subgraph import plugins
+from subgraph.commands import Result, log, options, table
 from subgraph.commands.options import Number, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
@@ -61,13 +62,12 @@ def lint(
         return _rules()
     from subgraph.inspection import lint
 
-    settings = project.load()
+    asked = Asked(model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust))
     names = lint.choose_rules(only or (), ignore or ())
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
-    model_path = resolve.model_path(settings, model, weights, trust)
-    feeding = resolve.feeding(settings, inputs, model)
+    model_path, feeding = asked.model_path, asked.feeding
     graph = load(model_path)
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)

@@ -16,6 +16,7 @@ from subgraph.commands import Result, command_line, log, manual_tasks, options, 
 from subgraph.commands.manual_recorded import evidence_of, precision_of
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import recording_options
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -79,13 +80,12 @@ def start(
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
 
-    settings = project.load()
-    model_path = resolve.model_path(settings, model, weights, result.trust)
-    criterion = resolve.criterion(settings, comparison, result.trust)
+    asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
+    settings, model_path, criterion = asked.settings, asked.model_path, asked.criterion
     _check_batch(batch)
     if not 1 <= repeat <= records.MAX_REPEAT:
         raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}")
-    feeding = resolve.feeding(settings, inputs, model)
+    feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
     request = records.ManualRequest(
@@ -98,16 +98,16 @@ def start(
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
-        feeding=feeding.options,
+        feeding=records.FedWords(**feeding.options),
         command=command_line(),
         notes=(),
         force=result.force,
         repeat=repeat,
     )
-    folder = loops.folder_of(resolve.parent_folder(settings, result.output), name)
+    folder = loops.folder_of(asked.output, name)
     loops.require_none(folder, result.force)
     with ExitStack() as stack:
-        reference = stack.enter_context(resolve.reference(settings, runtime, result.trust, model=model_path))
+        reference = stack.enter_context(asked.reference())
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings.folders:
@@ -115,9 +115,12 @@ def start(
             runs, feeding = found.runs, found.feeding
             request = replace(request, precision=request.precision or precision_of(found))
         notes = resolve.log_random_inputs(feeding)
-        request = replace(request, feeding=feeding.options, notes=notes)
+        request = replace(request, feeding=records.FedWords(**feeding.options), notes=notes)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
-        manual = state.ManualState(folder, request, identity)
+        manual = state.ManualState(
+            folder=folder, request=request, model=identity,
+            samples=[], tasks=[], log=[], open=[], shown=0, settled=False,
+        )  # fmt: skip
         setup = replace(advance.options_of(manual).setup, feeding=feeding)
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
@@ -278,7 +281,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
 
 
 def _parent(output: str | None) -> Path:
-    return resolve.parent_folder(project.load(), output)
+    return Asked(result=options.ResultOptions(output)).output
 
 
 @contextmanager
@@ -321,7 +324,7 @@ def _continue(manual: ManualState, trust: bool) -> Result:
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
     resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
-    with resolve.reference(project.load(), _runtime(manual), trust, manual.origin) as reference:
+    with _asked(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
@@ -331,16 +334,18 @@ def _continue(manual: ManualState, trust: bool) -> Result:
             return _advanced(manual, trials)
 
 
-def _runtime(manual: ManualState) -> options.RuntimeOptions:
-    """The reference of a loop, as its state describes it."""
+def _asked(manual: ManualState, *, trust: bool = False) -> Asked:
+    """What the state of a loop asks for."""
     request = manual.request
-    return options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
+    runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
+    result = options.ResultOptions(trust=trust)
+    return Asked(runtime=runtime, result=result, path=Path(manual.model.path), origin=manual.origin)
 
 
 def _remember_code(manual: ManualState) -> None:
     """What the user typed or trusted at the start is trusted in the state, too, until one of the two is changed."""
     remember(resolve.criterion_code(manual.request.criterion, manual.origin))
-    if reference := resolve.described_reference(project.load(), _runtime(manual), manual.origin):
+    if reference := _asked(manual).described_reference():
         remember(reference.code)
 
 

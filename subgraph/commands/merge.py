@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, edited, options, resolve
+from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
 from subgraph.commands.options import option
+from subgraph.commands.resolve import Asked
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
@@ -41,7 +42,8 @@ def merge(
     from subgraph.editing.merge import merge as merged
 
     settings = project.Project()  # what a project says of its model does not fit another
-    path, other_path = resolve.model_path(settings, model), resolve.model_path(settings, other)
+    asked = Asked(settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust))
+    path, other_path = asked.model_path, Asked(settings, other).model_path
     new = edited.free_path(file, path, [path, other_path])
     one, two = load(path), load(other_path)
     draft = merged(one, two, edited.read_maps(tensor_map), batch=batch)
@@ -52,7 +54,7 @@ def merge(
     for word, values in (("in", [v for v in graph.input if v.name not in weights]), ("out", graph.output)):
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
     if not file.no_run:
-        with resolve.reference(settings, runtime, trust) as reference:
-            require_runs(new, resolve.feeding(settings, inputs), reference)
+        with asked.reference() as reference:
+            require_runs(new, asked.feeding, reference)
         lines.append("check    the reference runs it")
     return edited.result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from subgraph.text import clean
 
 if TYPE_CHECKING:
-    from subgraph.recordings.result_folder import IntervalDocument
     from subgraph.recordings.run_comparison import RunComparison
     from subgraph.recordings.runs import RecordingOptions
+    from subgraph.results.recorded import IntervalDocument
     from subgraph.runtime.inputs import Feeding
 
 

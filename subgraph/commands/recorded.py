@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, command_line, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
-    from subgraph.recordings.document import RecordedDocument, RecordedTensor, RunSummary
     from subgraph.recordings.msaccucmp import Advice
-    from subgraph.recordings.result_folder import IntervalDocument, IntervalFinding
     from subgraph.recordings.runs import RecordedFolder, RecordedRun, RecordingOptions
+    from subgraph.results.recorded import (
+        IntervalDocument,
+        IntervalFinding,
+        RecordedDocument,
+        RecordedTensor,
+        RunSummary,
+    )
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
@@ -106,10 +112,13 @@ def refuse_beside_recorded(values: Mapping[str, object]) -> None:
 
 
 def compare_recorded(
-    model_path: Path, recordings: RecordingOptions, feeding: Feeding, criterion: str, reference: Reference,
-    parent: Path, choice: TensorChoice, csv_file: str | None,
+    asked: Asked, recordings: RecordingOptions, choice: TensorChoice, csv_file: str | None,
+    feeding: Feeding | None = None,
 ) -> Result:  # fmt: skip
-    """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
+    """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's.
+
+    `feeding`: what was fed, where that is not what was asked for.
+    """
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.recordings import msaccucmp, runs
@@ -120,11 +129,11 @@ def compare_recorded(
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
 
+    criterion, path, feeding = asked.criterion, asked.model_path, feeding or asked.feeding
     npu = criterion == MSACCUCMP
-    graph = load(model_path)
     with (
-        reference, runs.open_runs(graph, recordings, feeding) as recorded,
-        recorded.trials(graph, reference, parent, criterion) as (trials, limited),
+        asked.reference() as reference, runs.open_runs(graph := load(path), recordings, feeding) as recorded,
+        recorded.trials(graph, reference, asked.output, criterion) as (trials, limited),
     ):  # fmt: skip
         names = chosen(trials, choice.words(graph))
         compared = compare_runs(trials, limited, Choice(names, choice.fail_fast, accuracy=npu))
@@ -134,26 +143,24 @@ def compare_recorded(
             save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
         tables = [msaccucmp.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
-    place = ResultPlace(parent, f"compare-{recordings.name}{'-at' if choice.at else ''}")
-    shown = evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths])
+    place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.at else ''}")
+    shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
     csv_text = "" if not csv_file else msaccucmp.as_csv(tables[-1]) if npu else as_csv(comparison)
     return table.result(shown, text(comparison, advices), csv_text, csv_file)
 
 
-def bisect_recorded(
-    model_path: Path, recordings: RecordingOptions, feeding: Feeding, criterion: str, reference: Reference,
-    parent: Path, *, freeze: bool = True, force: bool = False,
-) -> Result:  # fmt: skip
+def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool = True) -> Result:
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import compare_runs, to_narrow
 
-    graph = load(model_path)
-    with reference, runs.open_runs(graph, recordings, feeding) as recorded:
+    criterion, parent, force = asked.criterion, asked.output, asked.result.force
+    graph, feeding = load(asked.model_path), asked.feeding
+    with asked.reference() as reference, runs.open_runs(graph, recordings, feeding) as recorded:
         candidate, fed, reads = recorded.candidate, recorded.feeding, [graph.path, *recordings.paths]
         place = case.ResultPlace(parent, f"recorded-{recordings.name}", force)
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
@@ -171,11 +178,10 @@ def bisect_recorded(
                     trials, narrowed, intervals, document, place, request, fed,
                     lambda saved: next_commands(saved, narrowed, recordings, fed),
                 )  # fmt: skip
-        shown = to_json(document)
         if not intervals:  # beside an earlier finding, not in its place
             aside = case.ResultPlace(parent, f"{place.name}-report", force)
-            shown = evidence.save_document(document, aside, case.source_of(graph), reads)
-    return Result(shown, interval_text(document), document.exit_code)
+            document = evidence.save_document(document, aside, case.source_of(graph), reads)
+    return Result(to_json(document), interval_text(document), document.exit_code)
 
 
 def cut_recorded(

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from subgraph import project
-from subgraph.commands import Result, edited, options, resolve
+from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions
 from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.errors import ResultExists, UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -55,11 +55,13 @@ def remove(
         raise UsageError("name nodes to bypass, or --from NODE to drop a tail", "subcut remove MODEL NODE …")
     if tail and not first:
         raise UsageError("--tail keeps what --from drops", "subcut remove MODEL --from NODE --tail tail.onnx")
-    settings = project.load()
-    path = resolve.model_path(settings, model, weights)
+    asked = Asked(
+        model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+    )
+    path = asked.model_path
     new = edited.free_path(file, path, [path])
-    feeding = resolve.feeding(settings, inputs, model)
-    with contextlib.nullcontext() if file.no_run else resolve.reference(settings, runtime, trust) as reference:
+    feeding = asked.feeding
+    with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
         graph = load(path)
         if nodes:
             chosen = [i for word in nodes for i in graph.select(word).nodes]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated
 
-from subgraph import project
-from subgraph.commands import Result, edited, options, resolve
+from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
 from subgraph.commands.options import Text, option
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -44,13 +44,13 @@ def replace(
         raise UsageError("replace by what? name a model", "subcut replace MODEL --start A --end B --by piece.onnx")
     if not start and not end:
         raise UsageError("replace what? name a first and a last node", "--start pool1 --end res2a_relu")
-    settings = project.load()
-    path = resolve.model_path(settings, model, weights)
-    piece_path = resolve.model_path(settings, by)
+    asked = Asked(
+        model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
+    )
+    path, piece_path = asked.model_path, Asked(asked.settings, by).model_path
     new = edited.free_path(file, path, [path, piece_path])
-    feeding = resolve.feeding(settings, inputs, model)
-    names = edited.read_maps(tensor_map)
-    with contextlib.nullcontext() if file.no_run else resolve.reference(settings, runtime, trust) as reference:
+    feeding, names = asked.feeding, edited.read_maps(tensor_map)
+    with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
         graph, piece = load(path), load(piece_path)
         region = between(graph, tuple(start or ()), tuple(end or ()))
         computed = frozen_as_before(graph, region, piece, feeding, reference) if reference else ()

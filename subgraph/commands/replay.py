@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from subgraph import project
 from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, option
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UnknownName, UsageError
-from subgraph.project import Project
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
@@ -55,13 +53,13 @@ def replay(
     from subgraph.cases.find_case import find_case
     from subgraph.verdict import Status
 
-    settings = project.load()
-    criterion = resolve.criterion_words(settings, comparison, result.trust)
+    asked = Asked(comparison=comparison, runtime=runtime, result=result)
+    criterion = asked.criterion_words
     case = find_case(unpacked_folder(Path(folder), output))
-    chosen = candidate_of_case(settings, case, candidate, runtime, result.trust)
+    asked = replace(asked, path=case.place / MODEL)
+    chosen = candidate_of_case(asked, case, candidate)
     labels = case.labels or ("",)
-    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust, model=case.place / MODEL)
-    verdicts = [_verdict(case, k, chosen, criterion, start_reference) for k in range(len(labels))]
+    verdicts = [_verdict(case, k, chosen, criterion, asked.reference) for k in range(len(labels))]
     rows = [{"sample": label, **verdict.to_json()} for label, verdict in zip(labels, verdicts, strict=True)]
     statuses = {verdict.status for verdict in verdicts}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
@@ -95,9 +93,7 @@ def unpacked_folder(path: Path, output: str | None) -> Path:
     return place
 
 
-def candidate_of_case(
-    settings: Project, case: FoundCase, spec: str | None, runtime: options.RuntimeOptions, trust: bool
-) -> Candidate:
+def candidate_of_case(asked: Asked, case: FoundCase, spec: str | None) -> Candidate:
     """The candidate that the command line names, else that of the case, else that of the project.
 
     Raises:
@@ -108,11 +104,11 @@ def candidate_of_case(
 
     candidate = None if spec else candidate_of(case)
     if candidate is None:
-        return resolve.candidate(settings, spec, runtime, trust, case.place / MODEL)
-    precision = candidates.parse_precision("--precision", runtime.precision)
+        return asked.candidate(spec, case.place / MODEL)
+    precision = candidates.parse_precision("--precision", asked.runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
     log.info("candidate %s, as the case was found", clean(candidate.name))
-    resolve.require_trust(candidate.code, trust)
+    resolve.require_trust(candidate.code, asked.result.trust)
     if case.bundle:
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # trust covers all files there: what a run adds would end it
     return candidate

@@ -15,7 +15,8 @@ from subgraph.cases.layout import RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
-from subgraph.reports import KNOWN, can_render, problem, rendered, renderer
+from subgraph.reports import can_render, rendered, renderer
+from subgraph.results import KNOWN, problem
 from subgraph.text import clean
 
 STDOUT = "-"

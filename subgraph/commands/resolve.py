@@ -1,11 +1,15 @@
-"""Options of a command line and the project's settings -> model, inputs, criterion, candidate and reference."""
+"""Options of a command line and the project's settings -> model, inputs, criterion, candidate and reference.
+
+A command makes one `Asked` of its options and takes from it what it needs, in the order in which mistakes are told.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,22 +41,264 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 
-def model_path(settings: Project, model: str | None, weights: str | None = None, trust: bool = False) -> Path:
-    """The model to work on, which may be that of a case's folder, or made from Caffe's or PyTorch's; logs how.
+@dataclass(frozen=True)
+class Asked:
+    """What a command line asks for, and a project file where that says nothing. Each value is made when it is wanted.
 
-    Raises:
-        UsageError: there is none, or several, or it is a `.pt2` that is not trusted.
-        ModelError: it is of another kind and cannot be converted.
+    Attributes:
+        model: as it was named. weights: of a model of Caffe's. path: the model's file, where that is known.
+        origin: the file in which these options stand, "" if they are typed.
     """
-    if folder := _case_folder(settings, model):
-        return folder / MODEL
-    word = settings.get("model", model)
-    if word and (kind := recognise_folder(Path(word)))[0]:
-        raise UsageError(f"{clean(word)} is {kind[0]}, no ONNX model", kind[1])
-    path, how = project.find_model(model, settings)
-    if how:
-        log.info("model: %s (%s)", path.name, how)
-    return _onnx_file(path, weights, settings, trust)
+
+    settings: Project = field(default_factory=project.load)
+    model: str | None = None
+    weights: str | None = None
+    inputs: InputOptions = field(default_factory=InputOptions)
+    comparison: CriterionOptions = field(default_factory=CriterionOptions)
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    result: ResultOptions = field(default_factory=ResultOptions)
+    path: Path | None = None
+    origin: str = ""
+
+    # ------------------------------------------------------------------------------------------------ model and inputs
+
+    @cached_property
+    def case(self) -> Path | None:
+        """The folder of the case that is named as the model; None where a file is named."""
+        word = self.settings.get("model", self.model)
+        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is no file
+            return None
+        from subgraph.cases.find_case import find_case
+
+        return find_case(Path(word)).place
+
+    @cached_property
+    def model_path(self) -> Path:
+        """The model to work on, which may be that of a case's folder, or made from Caffe's or PyTorch's; logs how.
+
+        Raises:
+            UsageError: there is none, or several, or it is a `.pt2` that is not trusted.
+            ModelError: it is of another kind and cannot be converted.
+        """
+        if self.path or self.case:
+            return self.path or (self.case or Path()) / MODEL
+        word = self.settings.get("model", self.model)
+        if word and (kind := recognise_folder(Path(word)))[0]:
+            raise UsageError(f"{clean(word)} is {kind[0]}, no ONNX model", kind[1])
+        path, how = project.find_model(self.model, self.settings)
+        if how:
+            log.info("model: %s (%s)", path.name, how)
+        return _onnx_file(path, self.weights, self.settings, self.result.trust)
+
+    @cached_property
+    def feeding(self) -> Feeding:
+        """What the model is fed: of a case's folder, unless inputs are named, those of the case.
+
+        Raises:
+            UsageError: a shape, mean or scale cannot be read.
+        """
+        settings, inputs = self.settings, self.inputs
+        files = settings.get("input", inputs.inputs, [])
+        if not inputs.inputs and self.case:  # what a project file names is for its model
+            files = [str(self.case / INPUTS)]
+            log.info("inputs: those of the case, %s", clean(files[0]))
+        return Feeding(
+            inputs=tuple(files),
+            shapes=shapes(settings.get("shape", inputs.shape, [])),
+            seed=settings.get("seed", inputs.seed, 0),
+            picture=ImageOptions(
+                _channel_numbers("--mean", settings.get("mean", inputs.mean), 0.0),
+                _channel_numbers("--scale", settings.get("scale", inputs.scale), 1.0),
+                settings.get("bgr", inputs.bgr or None, False),
+            ),
+        )
+
+    @cached_property
+    def output(self) -> Path:
+        """The folder that the result's folder goes into."""
+        return Path(self.settings.get("output", self.result.output, "subcut_out"))
+
+    @property
+    def stored(self) -> bool:
+        """May answers of earlier runs be used?"""
+        return not self.result.fresh
+
+    # ------------------------------------------------------------------------------------------------ what judges
+
+    @cached_property
+    def criterion_words(self) -> str:
+        """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
+
+        Raises:
+            UsageError: several at once, no number, or a project file names code that is not trusted.
+        """
+        comparison = self.comparison
+        rtol, atol, metric = comparison.rtol, comparison.atol, comparison.metric
+        typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
+        names = [name for name, value in typed.items() if value]
+        if len(names) > 1:
+            raise UsageError(f"{' and '.join(names)}: which?", "give one criterion")
+        if rtol or atol:
+            limits = {"rtol": positive_number("--rtol", rtol), "atol": positive_number("--atol", atol)}
+            return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
+        if metric:
+            return f"threshold:{metric}"
+        words = str(self.settings.get("criterion", comparison.criterion, "noise"))
+        origin = self.settings.origin("criterion", comparison.criterion)
+        require_trust(criterion_code(words, origin), self.result.trust)
+        return words
+
+    @cached_property
+    def criterion(self) -> str:
+        """As `criterion_words`, and the criterion is built once, so that a typo is reported before anything starts.
+
+        Raises:
+            UsageError: as `criterion_words`, or the criterion cannot be read.
+        """
+        from subgraph.comparison import judge
+
+        judge.parse_criterion(self.criterion_words)
+        return self.criterion_words
+
+    def reference(self) -> Reference:
+        """Start the reference's process.
+
+        Raises:
+            UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
+        """
+        reference = self.described_reference()
+        limit = parse_limit(self.settings.get("memory", self.runtime.memory))
+        if reference is None:
+            return Reference(limit=limit)
+        require_trust(reference.code, self.result.trust)
+        from subgraph.runtime.worker_pool import installed
+
+        limits: dict[str, Any] = {"timeout": reference.timeout, "memory": reference.memory, "limit": limit}
+        return Reference(reference.backend, reference.options, python=installed(reference), **limits)
+
+    def described_reference(self) -> Candidate | None:
+        """The reference; None for plain onnxruntime. Operators of TensorFlow Lite are run by litert.
+
+        Raises:
+            UsageError: the SPEC cannot be read, or the library does not exist.
+        """
+        spec = self.settings.get("reference", self.runtime.reference, usual_reference(self.model_path))
+        library, _ = self._custom_ops
+        if spec == "ort" and not library:
+            return None
+        from subgraph.runtime import candidate as candidates
+
+        reference = candidates.parse(spec, self.settings)
+        if library and reference.backend != "ort":
+            hint = f"give {reference.backend} its own setting for that"
+            raise UsageError("--custom-ops is for onnxruntime only", hint)
+        reference = self._with_custom_ops(reference)
+        return replace(reference, origin=reference.origin or self.origin)
+
+    # ------------------------------------------------------------------------------------------------ what is judged
+
+    def candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
+        """As `named_candidate`, for a process of subcut's own: what the candidate's processes leave is its to end."""
+        from subgraph.system import adopt_orphans
+
+        adopt_orphans()
+        return self.named_candidate(spec, model)
+
+    def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
+        """The candidate with its limits. Logs what code will run.
+
+        Where none is named, it is onnxruntime as people deploy it; LiteRT where the `model` is TensorFlow Lite's.
+
+        Raises:
+            UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
+        """
+        from subgraph.runtime import candidate as candidates
+        from subgraph.runtime.executors import check as check_executor
+
+        settings, runtime = self.settings, self.runtime
+        spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else "ort"
+        candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
+        timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
+        if timeout == 0:
+            raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
+        memory_limit = settings.get("memory_limit", runtime.memory_limit)
+        own = parse_limit(settings.get("memory", runtime.memory)) if candidate.backend != "cmd" else None
+        candidate = replace(
+            candidate,
+            timeout=candidate.timeout if timeout is None else timeout,
+            memory=(candidate.memory or own) if memory_limit is None else candidates.parse_memory(memory_limit),
+            precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
+            executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
+        )
+        only_onnx = set(plugins.own_names("backends")) - {"litert", "cmd"}
+        if model and is_of_tflite(model) and candidate.backend in only_onnx:
+            what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
+            hint = "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}"
+            raise UsageError(what, hint)
+        require_trust(candidate.code, self.result.trust)
+        if not spec:
+            told = {"ort": "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
+            log.info("candidate: %s as people deploy it, all optimisations on (--candidate names another)", told)
+        return candidate
+
+    def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
+        """What trials on a candidate depend on beside the model.
+
+        Raises:
+            UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
+        """
+        from subgraph.trials.session import Setup
+
+        other, tensor_map = other_model(options)
+        candidate = self.candidate(options.spec, other or self.model_path)
+        return Setup(candidate, self.feeding, self.output, self.criterion, freeze, self.stored, other, tensor_map)
+
+    @cached_property
+    def _custom_ops(self) -> tuple[str, str]:
+        """The library of custom operators as an absolute path ("" for none), and the project file if that names it.
+
+        Raises:
+            UsageError: there is no such file.
+        """
+        library = self.settings.get("custom_ops", self.runtime.custom_ops, "")
+        if not library:
+            return "", ""
+        if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
+            raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
+        return str(Path(library).resolve()), self.settings.origin("custom_ops", self.runtime.custom_ops)
+
+    def _with_custom_ops(self, candidate: Candidate) -> Candidate:
+        """The candidate with the library of custom operators, where it is onnxruntime."""
+        library, origin = self._custom_ops
+        if not library or candidate.backend != "ort":
+            return candidate
+        options = {**candidate.options, "custom_ops": library}
+        return replace(candidate, options=options, origin=candidate.origin or origin)
+
+    # ------------------------------------------------------------------------------------------------ further options
+
+    def formats(self, form: FormatOptions, default: str) -> tuple[tuple[str, ...], TensorFormat]:
+        """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin` ones.
+
+        Raises:
+            UsageError: one of them is unknown.
+        """
+        settings = self.settings
+        words = convert.formats(settings.get("format", form.formats, default))
+        layout = settings.get("layout", form.layout, "").upper()
+        return words, TensorFormat(settings.get("dtype", form.dtype, ""), layout)
+
+    def jobs(self, typed: int | None, candidate: Candidate | None = None) -> int:
+        """How many candidates run at once: where nothing is said, as many as this one's hosts or executor take.
+
+        Raises:
+            UsageError: less than one. BackendError: the executor is not reached.
+        """
+        from subgraph.runtime.remote.remote_pool import runs_at_once
+
+        if (count := self.settings.get("jobs", typed)) is not None and int(count) < 1:
+            raise UsageError(f"--jobs {count}: at least one must run")
+        return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
 def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False) -> Path:
@@ -66,65 +312,12 @@ def _onnx_file(path: Path, weights: str | None = None, settings: Project | None 
     return model_file(path, weights, trust)
 
 
-def _case_folder(settings: Project, model: str | None) -> Path | None:
-    """The folder of the case that is named as the model; None where a file is named."""
-    word = settings.get("model", model)
-    if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is no file
-        return None
-    from subgraph.cases.find_case import find_case
-
-    return find_case(Path(word)).place
-
-
-def feeding(settings: Project, inputs: InputOptions, model: str | None = None) -> Feeding:
-    """What the model is fed: of a case's folder, unless inputs are named, those of the case.
-
-    Raises:
-        UsageError: a shape, mean or scale cannot be read.
-    """
-    files = settings.get("input", inputs.inputs, [])
-    if not inputs.inputs and (folder := _case_folder(settings, model)):  # what a project file names is for its model
-        files = [str(folder / INPUTS)]
-        log.info("inputs: those of the case, %s", clean(files[0]))
-    return Feeding(
-        inputs=tuple(files),
-        shapes=shapes(settings.get("shape", inputs.shape, [])),
-        seed=settings.get("seed", inputs.seed, 0),
-        picture=ImageOptions(
-            _channel_numbers("--mean", settings.get("mean", inputs.mean), 0.0),
-            _channel_numbers("--scale", settings.get("scale", inputs.scale), 1.0),
-            settings.get("bgr", inputs.bgr or None, False),
-        ),
-    )
-
-
 def log_random_inputs(feeding: Feeding) -> list[str]:
     """Log that the inputs are random, where they are; the same for the document, as a list of notes."""
     notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
     for note in notes:
         log.info("%s (-i FILE)", note)
     return notes
-
-
-def criterion_words(settings: Project, comparison: CriterionOptions, trusted: bool) -> str:
-    """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
-
-    Raises:
-        UsageError: several at once, no number, or a project file names code that is not trusted.
-    """
-    rtol, atol, metric = comparison.rtol, comparison.atol, comparison.metric
-    typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
-    names = [name for name, value in typed.items() if value]
-    if len(names) > 1:
-        raise UsageError(f"{' and '.join(names)}: which?", "give one criterion")
-    if rtol or atol:
-        limits = {"rtol": positive_number("--rtol", rtol), "atol": positive_number("--atol", atol)}
-        return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
-    if metric:
-        return f"threshold:{metric}"
-    words = str(settings.get("criterion", comparison.criterion, "noise"))
-    require_trust(criterion_code(words, settings.origin("criterion", comparison.criterion)), trusted)
-    return words
 
 
 def criterion_code(words: str, origin: str) -> NamedCode:
@@ -153,67 +346,6 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
         log.info("%s runs: %s", code.role, shown)
 
 
-def criterion(settings: Project, comparison: CriterionOptions, trusted: bool) -> str:
-    """As `criterion_words`, and the criterion is built once, so that a typo is reported before anything starts.
-
-    Raises:
-        UsageError: as `criterion_words`, or the criterion cannot be read.
-    """
-    from subgraph.comparison import judge
-
-    words = criterion_words(settings, comparison, trusted)
-    judge.parse_criterion(words)
-    return words
-
-
-def candidate(
-    settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
-) -> Candidate:
-    """As `named_candidate`, for a process that is subcut's own: what the candidate's processes leave is its to end."""
-    from subgraph.system import adopt_orphans
-
-    adopt_orphans()
-    return named_candidate(settings, spec, runtime, trusted, model)
-
-
-def named_candidate(
-    settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
-) -> Candidate:
-    """The candidate with its limits. Logs what code will run.
-
-    Where none is named, it is onnxruntime as people deploy it; LiteRT where the `model` is TensorFlow Lite's.
-
-    Raises:
-        UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
-    """
-    from subgraph.runtime import candidate as candidates
-    from subgraph.runtime.executors import check as check_executor
-
-    spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else "ort"
-    candidate = _with_custom_ops(settings, candidates.parse(spec or usual, settings), runtime.custom_ops)
-    timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
-    if timeout == 0:
-        raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
-    memory_limit = settings.get("memory_limit", runtime.memory_limit)
-    own = parse_limit(settings.get("memory", runtime.memory)) if candidate.backend != "cmd" else None
-    candidate = replace(
-        candidate,
-        timeout=candidate.timeout if timeout is None else timeout,
-        memory=(candidate.memory or own) if memory_limit is None else candidates.parse_memory(memory_limit),
-        precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
-        executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
-    )
-    only_onnx = set(plugins.own_names("backends")) - {"litert", "cmd"}
-    if model and is_of_tflite(model) and candidate.backend in only_onnx:
-        what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
-        raise UsageError(what, "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}")
-    require_trust(candidate.code, trusted)
-    if not spec:
-        told = {"ort": "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
-        log.info("candidate: %s as people deploy it, all optimisations on (--candidate names another)", told)
-    return candidate
-
-
 def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     """The candidate's own model, and the file that maps its tensors to those of the model.
 
@@ -231,51 +363,9 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
-def reference(
-    settings: Project, runtime: RuntimeOptions, trusted: bool, origin: str = "", model: Path | None = None
-) -> Reference:
-    """Start the reference's process; `origin`, `model`: as of `described_reference`.
-
-    Raises:
-        UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
-    """
-    reference = described_reference(settings, runtime, origin, model)
-    limit = parse_limit(settings.get("memory", runtime.memory))
-    if reference is None:
-        return Reference(limit=limit)
-    require_trust(reference.code, trusted)
-    from subgraph.runtime.worker_pool import installed
-
-    limits: dict[str, Any] = {"timeout": reference.timeout, "memory": reference.memory, "limit": limit}
-    return Reference(reference.backend, reference.options, python=installed(reference), **limits)
-
-
 def usual_reference(model: Path | None) -> str:
     """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of TensorFlow Lite."""
     return LITERT if model and is_of_tflite(model) else "ort"
-
-
-def described_reference(
-    settings: Project, runtime: RuntimeOptions, origin: str = "", model: Path | None = None
-) -> Candidate | None:
-    """The reference; None for plain onnxruntime. `origin`: the file in which these options stand, "" if they are typed.
-
-    `model`: what it will run; operators of TensorFlow Lite are run by litert.
-
-    Raises:
-        UsageError: the SPEC cannot be read, or the library does not exist.
-    """
-    spec = settings.get("reference", runtime.reference, usual_reference(model))
-    library, _ = _custom_ops(settings, runtime.custom_ops)
-    if spec == "ort" and not library:
-        return None
-    from subgraph.runtime import candidate as candidates
-
-    reference = candidates.parse(spec, settings)
-    if library and reference.backend != "ort":
-        raise UsageError("--custom-ops is for onnxruntime only", f"give {reference.backend} its own setting for that")
-    reference = _with_custom_ops(settings, reference, runtime.custom_ops)
-    return replace(reference, origin=reference.origin or origin)
 
 
 def log_caveat(trials: Trials) -> None:
@@ -286,29 +376,6 @@ def log_caveat(trials: Trials) -> None:
     """
     if trials.about.caveat:
         log.warning("%s", clean(trials.about.caveat))
-
-
-def _custom_ops(settings: Project, typed: str | None) -> tuple[str, str]:
-    """The library of custom operators as an absolute path ("" for none), and the project file if that names it.
-
-    Raises:
-        UsageError: there is no such file.
-    """
-    library = settings.get("custom_ops", typed, "")
-    if not library:
-        return "", ""
-    if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
-        raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
-    return str(Path(library).resolve()), settings.origin("custom_ops", typed)
-
-
-def _with_custom_ops(settings: Project, candidate: Candidate, typed: str | None) -> Candidate:
-    """The candidate with the library of custom operators, where it is onnxruntime."""
-    library, origin = _custom_ops(settings, typed)
-    if not library or candidate.backend != "ort":
-        return candidate
-    options = {**candidate.options, "custom_ops": library}
-    return replace(candidate, options=options, origin=candidate.origin or origin)
 
 
 def positive_number(option: str, text: str | float | None) -> float | None:
@@ -326,52 +393,6 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     if not 0 <= value < float("inf"):
         raise UsageError(f"{option} {text}: expected a number, zero or more")
     return value
-
-
-def parent_folder(settings: Project, output: str | None) -> Path:
-    """The folder that the result's folder goes into."""
-    return Path(settings.get("output", output, "subcut_out"))
-
-
-def formats(settings: Project, form: FormatOptions, default: str) -> tuple[tuple[str, ...], TensorFormat]:
-    """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin` ones.
-
-    Raises:
-        UsageError: one of them is unknown.
-    """
-    words = convert.formats(settings.get("format", form.formats, default))
-    layout = settings.get("layout", form.layout, "").upper()
-    return words, convert.TensorFormat(settings.get("dtype", form.dtype, ""), layout)
-
-
-def setup(
-    settings: Project, model: str | None, candidate_options: CandidateOptions, inputs: InputOptions, criterion: str,
-    runtime: RuntimeOptions, result: ResultOptions, *, freeze: bool, model_path: Path,
-) -> Setup:  # fmt: skip
-    """What trials on a candidate depend on beside the model, which is `model_path`; `model`: as it was named.
-
-    Raises:
-        UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
-    """
-    from subgraph.trials.session import Setup
-
-    other, tensor_map = other_model(candidate_options)
-    chosen = candidate(settings, candidate_options.spec, runtime, result.trust, other or model_path)
-    fed, parent = feeding(settings, inputs, model), parent_folder(settings, result.output)
-    return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, other, tensor_map)
-
-
-def jobs(settings: Project, typed: int | None, candidate: Candidate | None = None) -> int:
-    """How many candidates run at once: where nothing is said, as many as this one's hosts or executor take.
-
-    Raises:
-        UsageError: less than one. BackendError: the executor is not reached.
-    """
-    from subgraph.runtime.remote.remote_pool import runs_at_once
-
-    if (count := settings.get("jobs", typed)) is not None and int(count) < 1:
-        raise UsageError(f"--jobs {count}: at least one must run")
-    return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from subgraph import project
-from subgraph.commands import Result, command_line, log, options, resolve, table
+from subgraph.commands import Result, command_line, log, options, table
 from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, shorten
 
 if TYPE_CHECKING:
+    from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
     from subgraph.runtime.candidate import Candidate
-    from subgraph.sweep.document import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -74,36 +74,35 @@ def sweep(
     from subgraph.sweep.document import document as sweep_document
     from subgraph.sweep.sweep import open_sweep
 
-    settings = project.load()
-    criterion = resolve.criterion(settings, comparison, result.trust)
-    resolve.jobs(settings, jobs)
+    asked = Asked(comparison=comparison, runtime=runtime, result=result)
+    criterion, parent = asked.criterion, asked.output
+    asked.jobs(jobs)
     table.check(csv_file)
-    parent = resolve.parent_folder(settings, result.output)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    candidates = [_candidate(settings, spec, runtime, result.trust) for spec in specs]
+    candidates = [_candidate(asked, spec) for spec in specs]
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
-    with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
+    with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=asked.stored) as sweep:
         places = result_folder.free_places(places)
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
-        rows = sweep.rows(max(resolve.jobs(settings, jobs, c) for c in candidates))
+        rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
     return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
 
 
-def _candidate(settings: project.Project, spec: str | None, runtime: options.RuntimeOptions, trust: bool) -> Candidate:
+def _candidate(asked: Asked, spec: str | None) -> Candidate:
     """A candidate with the sweep's own timeout where none is given: the models are tiny, so one that hangs should cost
     a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
     from subgraph.sweep.sweep import PATIENCE
 
-    candidate = resolve.candidate(settings, spec, runtime, trust)
-    limited = settings.get("timeout", runtime.timeout) is not None or candidate.timeout != TIMEOUT
+    candidate = asked.candidate(spec)
+    limited = asked.settings.get("timeout", asked.runtime.timeout) is not None or candidate.timeout != TIMEOUT
     return candidate if limited else replace(candidate, timeout=PATIENCE)
 
 

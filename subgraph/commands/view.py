@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph import project
+from subgraph import project, results
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, log, options
 from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean
@@ -72,7 +73,10 @@ def view(
         raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}")
     settings = project.load()
     found = _run_document(model)
-    path = resolve.model_path(settings, None if found else model, weights, runs.trust)
+    asked = Asked(
+        settings, None if found else model, weights, inputs, result=options.ResultOptions(output, trust=runs.trust)
+    )
+    path = asked.model_path
     graph = load(path)
     if found:
         _require_same(found, graph, clean(str(model)))
@@ -116,23 +120,7 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     """
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
-    from subgraph.documents import read_document
-
-    findings = [{"nodes": [str], "indices": [int], "inside?": _inside_shape(MAX_DEPTH)}]
-    shape = {"schema": str, "model": {"nodes": int}, "findings": findings}
-    document: dict[str, Any] = read_document(
-        Path(place) / RUN_JSON, shape, "name the folder that `subcut bisect` wrote"
-    )
-    return document
-
-
-def _inside_shape(depth: int) -> dict[str, Any]:
-    """What the document of a search in a body must hold, and those of bodies in it."""
-    texts = dict.fromkeys(("body", "asked", "outcome", "kind", "why"), str)
-    optional = dict.fromkeys(("case", "report"), (str, type(None)))
-    numbers = dict.fromkeys(("iteration", "iterations"), (int, type(None)))
-    inside = {"inside?": _inside_shape(depth - 1)} if depth else {}
-    return {**texts, **optional, **numbers, "nodes": [str], "ops": [str], **inside}
+    return results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
 
 
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
@@ -166,5 +154,5 @@ def view_options(
     shared += [f"--{name}={value}" for name, value in typed.items() if value is not None]
     shared += [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
     tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
-    place = resolve.parent_folder(settings, output)
+    place = Path(settings.get("output", output, "subcut_out"))
     return ViewOptions(candidates, inputs.inputs or (), shared, tested, tuple(runs.recorded or ()), place)

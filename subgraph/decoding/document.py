@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from subgraph.documents import keyed
+from subgraph.documents import Number, keyed
 
 
 class LoopOutcome(StrEnum):
@@ -35,7 +35,7 @@ class StepSeen:
     """
 
     step: int
-    error: float | None
+    error: Number | None
     status: str
     tokens: Sequence[tuple[int, int]] = ()
     margin: float = 0.0
@@ -47,7 +47,7 @@ class StateError:
 
     state: str
     node: str
-    error: float
+    error: Number
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,6 @@ class Evidence:
     says: str
     fact: str = ""
 
-    def to_json(self) -> dict[str, str]:
-        """Plain data."""
-        return {"kind": self.kind, "says": self.says}
-
 
 # The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim, `{2}`
 # what the error looks like, or how the input was misread; `{3}` the passes.

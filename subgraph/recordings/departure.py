@@ -8,36 +8,19 @@ before it was has inherited the fault; one that is wrong where the one before it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from subgraph.errors import InputError
 from subgraph.recordings.compare import ALL, Choice, compare_run
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
+from subgraph.results.recorded import Departure
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
 REFERENCE = "reference"
 MUCH_FARTHER = 5.0  # times: a recording from the one before, compared with that one from the reference
 SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
-
-
-@dataclass(frozen=True)
-class Departure:
-    """Where a recording goes wrong by itself.
-
-    Attributes:
-        run: the recording. before: what it departs from: an earlier recording, or the reference.
-        tensor, node, op: the first tensor at which it does.
-        skipped: recordings between the two, which tell nothing about the tensor.
-    """
-
-    run: str
-    before: str
-    tensor: str
-    node: str
-    op: str
-    skipped: Sequence[str] = ()
 
 
 def compare_runs(trials: Trials, runs: Sequence[RecordedRun], choice: Choice = ALL) -> list[RunComparison]:

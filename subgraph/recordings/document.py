@@ -2,123 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from subgraph.cases.case import versions
-from subgraph.documents import absent
-from subgraph.origins.source import Source, source
-from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
+from subgraph.origins.source import source
+from subgraph.recordings.departure import REFERENCE, departures, sentence
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.results.recorded import (
+    DocumentRow,
+    LeftOutReason,
+    RecordedDocument,
+    RecordedTensor,
+    RunSummary,
+    UnmatchedEntry,
+)
 from subgraph.text import count
-from subgraph.trials.compare import ComparedModel, compared_model
+from subgraph.trials.compare import compared_model
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status
+from subgraph.verdict import Status
 
-SCHEMA = "subcut.recorded/1"
 MAX_NAMED = 5  # files that were not compared
-
-
-@dataclass(frozen=True)
-class UnmatchedEntry:
-    """An entry of a recording that is not compared, and why."""
-
-    name: str
-    file: str
-    why: str
-
-
-@dataclass(frozen=True)
-class LeftOutReason:
-    """Entries, or files, that are not compared for one reason. `names`: the first few."""
-
-    why: str
-    count: int
-    names: Sequence[str]
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One recording.
-
-    Attributes:
-        mistake: what went wrong before any node: how the device was fed, or how the files are laid out; "" for neither.
-        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
-        unread: entries that may hold tensors of the model and could not be read.
-        precision: that it is judged at.
-        status, why: of the recording as a whole; `why`: it is unresolved.
-        first_bad, last_good: the ends of the first interval, if all tensors were compared. source: of `first_bad`.
-    """
-
-    name: str
-    precision: str
-    status: Status
-    why: str
-    folder: str | None
-    format: str | None
-    missing: str | None
-    mistake: str
-    matched: str
-    notes: Sequence[str]
-    inputs: Mapping[str, Judgement]
-    lost: Sequence[UnmatchedEntry]
-    left_out: Sequence[LeftOutReason]
-    wrong: int
-    unread: int
-    compared: int
-    first_bad: str | None
-    last_good: Sequence[str] | None
-    source: Source | None = absent()
-
-
-@dataclass(frozen=True)
-class RecordedTensor:
-    """A tensor in one run. `alone`: judged in isolation. `beside`: against what the run `before` recorded."""
-
-    file: str
-    recorded_as: str
-    matched_by: str
-    note: str
-    in_place: Judgement | None
-    alone: Judgement | None
-    before: str
-    beside: Judgement | None
-    why: str
-
-
-@dataclass(frozen=True)
-class DocumentRow:
-    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the outlier."""
-
-    index: int
-    node: str
-    op: str
-    tensor: str
-    runs: Sequence[RecordedTensor | None]
-    odd_one_out: str | None
-    source: Source | None = absent()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedDocument:
-    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a line."""
-
-    schema: str = SCHEMA
-    exit_code: int
-    agree: bool
-    precision: str
-    criterion: str
-    samples: Sequence[str]
-    recordings: Sequence[RunSummary]
-    command: str
-    model: ComparedModel
-    odd_one_out: str | None
-    says: str
-    departures: Sequence[Departure]
-    rows: Sequence[DocumentRow]
-    versions: Mapping[str, str] = field(default_factory=versions)
-    report: str | None = None
 
 
 def document(

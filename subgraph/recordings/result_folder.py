@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from subgraph.cases import case, evidence
@@ -17,70 +17,22 @@ from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import absent, to_json
+from subgraph.documents import to_json
 from subgraph.errors import InputError
-from subgraph.graph.region import Surroundings, surroundings
-from subgraph.origins.source import Source, source
+from subgraph.graph.region import surroundings
+from subgraph.origins.source import source
 from subgraph.recordings import document as run_document
-from subgraph.recordings.document import RecordedDocument
 from subgraph.recordings.interval import Interval
 from subgraph.recordings.run_comparison import RunComparison
+from subgraph.results.recorded import INTERVAL_SCHEMA, IntervalDocument, IntervalFinding, Suspect
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Signature
 
 log = logging.getLogger("subcut")
 
-SCHEMA = "subcut.interval/1"
 MAX_CASES = 4  # intervals that get a folder
 MAX_SUSPECTS = 12  # of an interval in the document
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A node of an interval. `why`: its known trouble, if any."""
-
-    index: int
-    node: str
-    op: str
-    weight: float
-    why: str
-    source: Source | None = absent()
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntervalFinding:
-    """An interval, laid out as the findings of a bisection are."""
-
-    kind: str = "interval"
-    signature: Signature | None
-    nodes: Sequence[str]
-    indices: Sequence[int]
-    certified: bool = False
-    first: bool
-    first_bad: Sequence[str]
-    last_good: Sequence[str]
-    wrong_before: Sequence[str]
-    not_seen: Sequence[str]
-    adds_an_error: bool | None
-    in_place: Judgement | None
-    suspects: Sequence[Suspect]
-    neighbours: Surroundings
-    case: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntervalDocument(RecordedDocument):
-    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible. `next`: what to
-    type to go on."""
-
-    schema: str = SCHEMA
-    trials: int = 0
-    compiled_nodes: int = 0
-    narrowed: str
-    findings: Sequence[IntervalFinding]
-    next: Sequence[str] = ()
 
 
 def document(
@@ -90,7 +42,7 @@ def document(
     """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
     runs = run_document.document(trials, comparisons, trials.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs) | {"schema": SCHEMA, "model": replace(runs.model, path=str(trials.graph.path))},
+        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(trials.graph.path))},
         narrowed=narrowed.run.name,
         findings=[_finding(trials, narrowed, interval, troubles) for interval in intervals],
     )
@@ -117,6 +69,7 @@ def _finding(
             for i, weight in interval.suspects[:MAX_SUSPECTS]
         ],
         neighbours=surroundings(graph, nodes),
+        case=None,
     )
 
 

@@ -15,9 +15,9 @@ To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract
     def render_sweep(document: Document) -> str:      # optional: the same for `sweep`
         return f"{document['exit_code']}\\n"
 
-A report computes nothing: all numbers are in the document, whose fields `*.schema.json` describe. The phrases
-that forms share are here. Every text that comes from a model or a candidate passes through `quoted`, with which a form
-escapes it.
+A report computes nothing: all numbers are in the document, whose fields the dataclasses in `subgraph.results`
+describe. The phrases that forms share are here. Every text that comes from a model or a candidate passes through
+`quoted`, with which a form escapes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from subgraph.reports._compared import Compared
+from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
+from subgraph.reports._compared import judged_tensors as judged_tensors
 from subgraph.reports._compared import origins as origins
 from subgraph.reports._compared import view as view
 from subgraph.reports._forms import KNOWN as KNOWN
@@ -35,8 +37,6 @@ from subgraph.reports._forms import SCHEMA as SCHEMA
 from subgraph.reports._forms import can_render as can_render
 from subgraph.reports._forms import rendered as rendered
 from subgraph.reports._forms import renderer as renderer
-from subgraph.reports._schema import problem as problem
-from subgraph.reports._schema import schema as schema
 from subgraph.text import clean, count, prediction, source_line
 
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline

@@ -115,6 +115,29 @@ def view(document: Document) -> View:
     )
 
 
+@dataclass(frozen=True)
+class JudgedTensor:
+    """What a table tells of a tensor in place."""
+
+    index: int
+    node: str
+    tensor: str
+    error: float | str | None
+    status: str
+
+
+def judged_tensors(document: Document) -> list[JudgedTensor]:
+    """The tensors of a bisection's profile, or in place of a comparison or of each recording that has them."""
+    if document["schema"] not in SCHEMAS:
+        rows = document["profile"] or ()
+        return [JudgedTensor(r["index"], r["node"], r["tensor"], r["error"], r["status"]) for r in rows]
+    columns = len(document.get("recordings", ())) or 1  # behind them stands what is alone
+    return [
+        JudgedTensor(line.index, line.node, line.tensor, cell.error, cell.status)
+        for line in view(document).lines for cell in line.cells[:columns]
+    ]  # fmt: skip
+
+
 def _judged(judgement: Document | None, **more: Any) -> Compared:
     known = NO_JUDGEMENT | (judgement or {})
     return Compared(known["status"], known["signature"], known["why"], known["errors"], **more)

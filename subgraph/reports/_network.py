@@ -9,22 +9,13 @@ from typing import Any
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
+from subgraph.reports._compared import JudgedTensor
 
 Document = dict[str, Any]
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MOST_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
-
-
-@dataclass(frozen=True)
-class DrawnRow:
-    """What a table tells of a tensor."""
-
-    index: int
-    tensor: str
-    error: float | str | None
-    status: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Drawing:
     steps: Sequence[str]
 
 
-def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
+def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawing]:
     """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to `#tensor-INDEX` if they
     have a row, else to `#finding-NUMBER`, if they are in one. Complexity: that of `layered`, and steps × nodes."""
     network = _network(document["model"].get("network"))

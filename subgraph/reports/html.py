@@ -18,6 +18,7 @@ from subgraph.drawing import chart, svg, tensor
 from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports import (
     Document,
+    JudgedTensor,
     View,
     cleaned,
     error,
@@ -25,6 +26,7 @@ from subgraph.reports import (
     figure,
     headline,
     interval_title,
+    judged_tensors,
     listed,
     other_model,
     outcome,
@@ -45,7 +47,7 @@ from subgraph.reports import (
     view,
     word,
 )
-from subgraph.reports._network import DrawnRow, called, region_drawn, whole_drawn
+from subgraph.reports._network import called, region_drawn, whole_drawn
 from subgraph.text import count, short
 
 if TYPE_CHECKING:
@@ -69,10 +71,9 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
         _view(finding, number) | {"picture": pictures.get(number - 1)}
         for number, finding in enumerate(shown["findings"], 1)
     ]
-    rows = [DrawnRow(row["index"], row["tensor"], row["error"], row["status"]) for row in document["profile"] or ()]
     about = {
         "d": shown,
-        "network_drawn": whole_drawn(document, rows),
+        "network_drawn": whole_drawn(document, judged_tensors(document)),
         "places": {i: f for f in reversed(findings) for i in f["indices"]},
         "depth": _depth(shown),
         "headline": headline(shown),
@@ -142,7 +143,7 @@ def rank(totals: Document) -> float:
     return sum(float(min(totals[word], 99)) * math.pow(100, -k) for k, word in enumerate(SIGNS) if word != "right")
 
 
-def _rows(document: Document) -> list[DrawnRow]:
+def _rows(document: Document) -> list[JudgedTensor]:
     """The tensors in place; of several recordings as the one that was narrowed down, else as the worst, has them."""
     told = view(document)
     places = range(len(document.get("recordings", ())) or 1)
@@ -151,7 +152,7 @@ def _rows(document: Document) -> list[DrawnRow]:
     rows = []
     for line in told.lines:
         one = max((line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0))
-        rows.append(DrawnRow(line.index, line.tensor, one.error, one.status))
+        rows.append(JudgedTensor(line.index, line.node, line.tensor, one.error, one.status))
     return rows
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 
-from subgraph.reports import Document, view
+from subgraph.reports import Document, judged_tensors
 
 FILE = "model_explorer.json"
 NOT_FINITE = 1e38  # the viewer takes numbers only; larger than any finite error of a float32 tensor
@@ -21,16 +20,12 @@ NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a na
 
 def render(document: Document) -> str:
     """The profile as node data; without a profile no node is coloured. Names are keys, so they are not cleaned."""
-    return _node_data(document, document["profile"] or ())
-
-
-def _node_data(document: Document, rows: Iterable[Document]) -> str:
     results: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row["error"] is None:
+    for row in judged_tensors(document):
+        if row.error is None:
             continue
-        key = row["tensor"] if row["node"] == f"#{row['index']}" else row["node"]
-        value = _value(row["error"])
+        key = row.tensor if row.node == f"#{row.index}" else row.node
+        value = _value(row.error)
         if key not in results or value > results[key]["value"]:  # of several tensors the worst
             results[key] = {"value": value}
     colours = [{"value": value, "bgColor": colour} for value, colour in THRESHOLDS]
@@ -43,12 +38,4 @@ def _value(error: float | str) -> float:
     return min(value, NOT_FINITE) if math.isfinite(value) else NOT_FINITE
 
 
-def render_compared(document: Document) -> str:
-    """The worst error of each tensor in place; of several recordings that of the worst."""
-    shown = view(document)
-    recordings = len(document.get("recordings", ())) or 1  # behind them stands what is alone
-    rows = [
-        {"index": line.index, "node": line.node, "tensor": line.tensor, "error": one.error}
-        for line in shown.lines for one in line.cells[:recordings]
-    ]  # fmt: skip
-    return _node_data(document, rows)
+render_compared = render  # the worst error of each tensor in place; of several recordings that of the worst

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from subgraph import system
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
-from subgraph.errors import BackendError, OutOfTime, OutputError, SubcutError, WorkerDied
+from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
@@ -183,7 +183,7 @@ class Worker:
             raise self._died(do, f"wrote into {CHANNEL}: what it says cannot be believed")
         try:
             return read(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, InputError):
             raise self._died(do, "gave an answer that is none") from None
 
     def last_lines(self) -> list[str]:

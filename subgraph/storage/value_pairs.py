@@ -7,12 +7,12 @@ t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what ca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from subgraph.documents import checked, read_document, to_json
+from subgraph.documents import read_document, to_json
 from subgraph.errors import InputError, ResultExists
 from subgraph.storage import folders
 
@@ -46,6 +46,14 @@ class SavedPair:
     given: str | None
 
 
+@dataclass(frozen=True)
+class SavedValues:
+    """The list in the folder."""
+
+    schema: str
+    values: Sequence[SavedPair]
+
+
 def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     """Write pairs of arrays into a folder, which is replaced at once; returns how many. Other values are left out.
 
@@ -72,7 +80,7 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
                 value = names[side] if names[side].dtype.isbuiltin == 1 else names[side].astype(np.float32)
                 np.save(work / file, value, allow_pickle=False)
             saved.append(SavedPair(pair.tensor, pair.sample, pair.source, files["reference"], files.get("given")))
-        document = {"schema": SCHEMA, "values": to_json(saved)}
+        document = to_json(SavedValues(SCHEMA, saved))
         (work / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return len(saved)
 
@@ -95,9 +103,7 @@ def saved_pairs(folder: Path) -> list[SavedPair]:
     Raises:
         InputError: it is none, or damaged.
     """
-    document = read_document(folder / INDEX, {"schema": str, "values": [Any]}, HINT)
-    row = {"tensor": str, "sample": str, "source": str, "reference": str, "given": (str, type(None))}
-    return [SavedPair(**entry) for entry in checked(document["values"], [row], str(folder / INDEX), HINT)]
+    return list(read_document(folder / INDEX, SavedValues, HINT).values)
 
 
 def load_pair(folder: Path, pair: SavedPair) -> tuple[Array, Array | None]:

@@ -1,121 +1,28 @@
-"""Rows of a sweep -> its document, as `reports/sweep.schema.json` describes it."""
+"""Rows of a sweep -> its document."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from importlib import metadata
 
 from subgraph.cases.case import ResultPlace
-from subgraph.documents import KEY
+from subgraph.results.sweep import (
+    CandidateEntry,
+    NamedTest,
+    OnnxruntimeEntry,
+    OperatorEntry,
+    ResultEntry,
+    RowEntry,
+    SweepDocument,
+    SweepOutcome,
+    TestsEntry,
+    Totals,
+)
 from subgraph.storage.folders import safe_name
 from subgraph.sweep.expected import Runtime
-from subgraph.sweep.operator_tests import NODE, LeftOut, OperatorTest
-from subgraph.sweep.sweep import BAD, Sweep, SweepOutcome, SweepResult, SweepRow
-from subgraph.trials.compare import RuntimeDocument
-from subgraph.verdict import Signature
-
-SCHEMA = "subcut.sweep/1"
-Totals = Mapping[SweepOutcome, int]  # tests by outcome, all outcomes
-
-
-@dataclass(frozen=True)
-class TestsEntry:
-    """What was run: onnx's version, and numbers of tests, operators, networks and tests left out."""
-
-    onnx: str
-    count: int
-    operators: int
-    networks: int
-    left_out: int
-
-
-@dataclass(frozen=True)
-class CandidateEntry(RuntimeDocument):
-    """One candidate; `seconds` to build and run all tests, `folder` of its cases."""
-
-    totals: Totals
-    seconds: float
-    folder: str | None
-
-
-@dataclass(frozen=True)
-class OperatorEntry:
-    """One operator, with totals per candidate."""
-
-    operator: str
-    domain: str
-    tests: int
-    totals: Sequence[Totals]
-
-
-@dataclass(frozen=True)
-class DifferingEntry:
-    """A test on which plain onnxruntime gives other outputs than expected."""
-
-    test: str
-    operator: str
-    why: str
-
-
-@dataclass(frozen=True)
-class OnnxruntimeEntry:
-    """Plain onnxruntime on all tests: numbers of tests, and those that differ."""
-
-    version: str
-    agrees: int
-    refuses: int
-    crashes: int
-    differs: Sequence[DifferingEntry]
-
-
-@dataclass(frozen=True)
-class ResultEntry:
-    """One test on one candidate; `output` and `errors` are those of the worst output, `case` is a folder."""
-
-    status: SweepOutcome
-    signature: Signature | None
-    why: str
-    judged_by: str | None
-    phase: str | None = field(metadata={KEY: "while"})
-    before: str | None
-    output: str | None
-    errors: Mapping[str, float]
-    build_seconds: float
-    run_seconds: float
-    case: str | None
-
-
-@dataclass(frozen=True)
-class RowEntry:
-    """One test, with a result per candidate; `onnxruntime`: how plain onnxruntime ended on it."""
-
-    test: str
-    operator: str
-    domain: str
-    kind: str
-    onnxruntime: str
-    results: Sequence[ResultEntry]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepDocument:
-    """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one candidate."""
-
-    schema: str = SCHEMA
-    exit_code: int
-    command: str
-    criterion: str
-    only: Sequence[str]
-    tests: TestsEntry
-    candidates: Sequence[CandidateEntry]
-    operators: Sequence[OperatorEntry]
-    networks: Sequence[Totals]
-    differ: Sequence[str]
-    onnxruntime: OnnxruntimeEntry
-    left_out: Sequence[LeftOut]
-    rows: Sequence[RowEntry]
+from subgraph.sweep.operator_tests import NODE, OperatorTest
+from subgraph.sweep.sweep import BAD, Sweep, SweepResult, SweepRow
 
 
 def document(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], command: str = "") -> SweepDocument:
@@ -210,7 +117,7 @@ def _operators(rows: Sequence[SweepRow]) -> list[OperatorEntry]:
 def _onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
     counts = Counter(row.reference.outcome for row in rows)
     differing = [row for row in rows if row.reference.outcome == "differs"]
-    entries = [DifferingEntry(row.test.name, row.test.op, row.reference.why) for row in differing]
+    entries = [NamedTest(row.test.name, row.test.op, row.reference.why) for row in differing]
     agrees = counts["agrees"] + counts["near"]
     return OnnxruntimeEntry(sweep.expected.version, agrees, counts["refuses"], counts["crashes"], entries)
 

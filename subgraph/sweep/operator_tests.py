@@ -29,6 +29,7 @@ from subgraph.documents import to_json
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
+from subgraph.results.sweep import NamedTest
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
@@ -88,20 +89,11 @@ class OperatorTest:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A test that is not run, and why."""
-
-    test: str
-    operator: str
-    why: str
-
-
-@dataclass(frozen=True)
 class OperatorTests:
     """All tests of onnx, or a choice of them."""
 
     tests: tuple[OperatorTest, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[NamedTest, ...]
     archive: Path
 
     @cached_property
@@ -152,7 +144,7 @@ def collect(store: Store) -> OperatorTests:
     key = digest("operator tests/2", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
     document, folder = store.memo(key, _make)
     tests = tuple(_parse(entry) for entry in document["tests"])
-    return OperatorTests(tests, tuple(LeftOut(**entry) for entry in document["left_out"]), folder / ARCHIVE)
+    return OperatorTests(tests, tuple(NamedTest(**entry) for entry in document["left_out"]), folder / ARCHIVE)
 
 
 def _parse(entry: Mapping[str, Any]) -> OperatorTest:
@@ -182,7 +174,7 @@ def _make(folder: Path) -> dict[str, Any]:
     """Write the archive to a folder; the document that lists its tests."""
     log.info("making onnx's operator tests: a few seconds, once")
     tests: list[OperatorTest] = []
-    left_out: list[LeftOut] = []
+    left_out: list[NamedTest] = []
     with (
         tempfile.TemporaryDirectory(prefix="subcut-tests-") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
@@ -193,7 +185,7 @@ def _make(folder: Path) -> dict[str, Any]:
             try:
                 tests.append(_write(onnx_test, work))
             except SubcutError as e:
-                left_out.append(LeftOut(onnx_test.name, onnx_test.op, e.what))
+                left_out.append(NamedTest(onnx_test.name, onnx_test.op, e.what))
                 continue
             for file in sorted(work.iterdir()):
                 archive.writestr(zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes())

@@ -21,6 +21,7 @@ from subgraph.cases import case, evidence
 from subgraph.cases.case import (
     CaseManifest,
     CheckResult,
+    ExpectedTest,
     ModelSource,
     NodeEntry,
     ReferenceEntry,
@@ -30,10 +31,11 @@ from subgraph.cases.case import (
     TensorEntry,
 )
 from subgraph.cases.evidence import EvidenceManifest
-from subgraph.cases.find_case import ExpectedTest, FoundCase
+from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
+from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import threads
 from subgraph.runtime.remote.remote_pool import open_workers
@@ -43,10 +45,10 @@ from subgraph.storage.convert import TensorFormat
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copied
-from subgraph.sweep.document import SweepDocument, case_name, result_entry
+from subgraph.sweep.document import case_name, result_entry
 from subgraph.sweep.expected import ExpectedOutputs, Runtime, plain_onnxruntime
 from subgraph.sweep.operator_tests import MODEL, Example, OperatorTest
-from subgraph.sweep.sweep import PATIENCE, Sweep, SweepOutcome, SweepResult, SweepRow
+from subgraph.sweep.sweep import PATIENCE, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
 from subgraph.verdict import Verdict
 
@@ -194,7 +196,7 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
     Raises:
         BackendError: the candidate cannot be used at all.
     """
-    model, name = found.place.resolve() / MODEL, test.name
+    model, name = found.place.resolve() / MODEL, test.test
     inputs, outputs = (tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs))
     key = digest(name, file_digest(model))  # the store lives no longer than this run
     example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)

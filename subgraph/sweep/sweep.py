@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from threading import Semaphore
 
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.graph import protobuf
+from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
@@ -32,17 +32,6 @@ from subgraph.verdict import Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 PATIENCE = 60.0  # seconds for one build or run if no --timeout is given: these models are tiny
-
-
-class SweepOutcome(StrEnum):
-    """How a test ended, the most interesting first."""
-
-    WRONG = "wrong"
-    CRASHED = "crashed"  # the process ended
-    TIMEOUT = "timeout"
-    UNRESOLVED = "unresolved"
-    REFUSED = "refused"  # an error while building or running; the process lives
-    RIGHT = "right"
 
 
 BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)

@@ -12,19 +12,17 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from subgraph.cases.case import versions
 from subgraph.comparison.top_k import agreement
 from subgraph.display import Displayed
-from subgraph.documents import absent, to_json
-from subgraph.drawing.network import Network
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
+from subgraph.results.common import Agreement, ComparedModel, RuntimeDocument, WholeDocument
+from subgraph.results.compare import ComparedTensors, ComparisonDocument, FirstBadDocument, NotJudged, RowDocument
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -42,7 +40,6 @@ from subgraph.verdict import Judgement, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
-SCHEMA = "subcut.compare/1"
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
@@ -67,20 +64,12 @@ class ComparisonRow:
     in_place: Judgement | None
     alone: Judgement | None
     verdict: Verdict | None
-    source: Source | None = absent()
+    source: Source | None = None
 
     @property
     def failing(self) -> bool:
         """Does it disagree in place or alone?"""
         return any(v is not None and v.status is Status.FAIL for v in (self.in_place, self.alone, self.verdict))
-
-
-@dataclass(frozen=True)
-class ComparedTensors:
-    """What a comparison rests on: how many outputs of the model, and how many inner tensors, in place or alone."""
-
-    outputs: int
-    inner: int
 
 
 @dataclass(frozen=True)
@@ -338,29 +327,6 @@ def ranking(trials: Trials, whole: RunResult) -> Ranking:
 # ---------------------------------------------------------------------------------------------------- document
 
 
-@dataclass(frozen=True)
-class RuntimeDocument:
-    """A candidate, or the reference, in a document."""
-
-    name: str
-    backend: str
-    options: Mapping[str, object]
-    version: str
-    precision: str
-
-
-@dataclass(frozen=True)
-class ComparedModel:
-    """The model in a document; `graph`: the name that it gives itself. `network`: what a report draws of it."""
-
-    file: str
-    graph: str
-    nodes: int
-    structure_sha256: str | None
-    path: str | None = absent()
-    network: Network | None = absent()
-
-
 def compared_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
@@ -368,40 +334,38 @@ def compared_model(graph: Graph) -> ComparedModel:
     return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labelled(graph))
 
 
-def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> dict[str, Any]:
-    """The whole comparison, for `--json` and every report, as `reports/compare.schema.json` describes it.
-
-    `command`: the command line. The path of the HTML page becomes `report` once it is written.
-    """
-    candidate, bad = trials.candidate, comparison.first_bad
-    first_bad = bad and {k: getattr(bad, k) for k in ("index", "node", "op", "tensor")}
-    about = (candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision)
-    return {
-        "schema": SCHEMA,
-        "exit_code": comparison.exit_code,
-        "agree": comparison.exit_code == 0,
-        "says": comparison.says,
-        "command": command,
-        "model": compared_model(trials.graph),
-        "candidate": RuntimeDocument(*about),
-        "criterion": criterion,
-        "samples": trials.values.labels,
-        "whole": comparison.whole.to_json() | {"ranking": comparison.ranking},
-        "in_place": {k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
-        "looked_at": comparison.looked_at,
-        "forms": comparison.forms.document(),
-        "first_bad": first_bad and {**first_bad, "looks_like": comparison.looks_like},
-        "stopped": comparison.stopped,
-        "rows": [_row_document(row) for row in comparison.rows],
-        "notes": comparison.notes,
-        "versions": versions(),
-        "report": None,
-    }
+def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
+    """The whole comparison as a document; `command`: the command line."""
+    candidate, bad, looks_like = trials.candidate, comparison.first_bad, comparison.looks_like
+    return ComparisonDocument(
+        exit_code=comparison.exit_code,
+        agree=comparison.exit_code == 0,
+        says=comparison.says,
+        command=command,
+        model=compared_model(trials.graph),
+        candidate=RuntimeDocument(
+            candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
+        ),
+        criterion=criterion,
+        samples=trials.values.labels,
+        whole=ranked(comparison.whole, comparison.ranking),
+        in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
+        looked_at=comparison.looked_at,
+        forms=comparison.forms.document(),
+        first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
+        stopped=comparison.stopped,
+        rows=[_row_document(row) for row in comparison.rows],
+        notes=comparison.notes,
+    )
 
 
-def _row_document(row: ComparisonRow) -> dict[str, object]:
-    """A row without its verdict; of that only, in place of the judgement `alone`, why there is none."""
-    shown: dict[str, object] = to_json(replace(row, verdict=None))
-    if row.alone is None and row.verdict is not None:
-        shown["alone"] = {k: getattr(row.verdict, k) for k in ("status", "signature", "why", "process")}
-    return {k: v for k, v in shown.items() if k != "verdict"}
+def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
+    """The verdict on the whole model, with what became of its classes."""
+    shares = {name: Agreement(**found) for name, found in ranking.items()}
+    return WholeDocument(**vars(whole.document()), ranking=shares)
+
+
+def _row_document(row: ComparisonRow) -> RowDocument:
+    verdict = row.verdict
+    why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process) if verdict else None
+    return RowDocument(row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source)

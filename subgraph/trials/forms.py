@@ -16,6 +16,7 @@ from pathlib import Path
 from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest
 from subgraph.graph.region import Region
+from subgraph.results.common import FormDocument
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
@@ -57,10 +58,9 @@ class FormsTried:
         elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
             yield "the file as shipped is wrong, with pinned shapes it is right: the open dimensions are the reason"
 
-    def document(self) -> list[dict[str, object]]:
-        """What each form gave, in a document."""
-        tried = self.verdicts.items()
-        return [{"form": f, "status": v.status, "signature": v.signature, "why": v.why} for f, v in tried]
+    def document(self) -> list[FormDocument]:
+        """Each form tried."""
+        return [FormDocument(f, v.status, v.signature, v.why) for f, v in self.verdicts.items()]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import ROOT
 from subgraph import plugins
-from subgraph.reports._schema import problem
+from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import PATIENCE, Done, subcut
 from tests.helpers.versions import with_padfusion_bug

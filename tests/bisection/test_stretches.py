@@ -12,7 +12,7 @@ import pytest
 
 from subgraph.bisection.bisection import Bisection, BisectionOptions
 from subgraph.graph.graph import Graph
-from subgraph.reports._schema import problem
+from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers

@@ -22,7 +22,7 @@ from subgraph.blame.blame import Blame, ReleasesAsked, _lies_between
 from subgraph.blame.draws import drawn
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
-from subgraph.reports import problem
+from subgraph.results import problem
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models

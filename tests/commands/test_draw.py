@@ -7,9 +7,12 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from fixtures.compared import COMPARED
+from fixtures.runs import RUNS
 from subgraph.commands import draw
 from subgraph.drawing import layout
 from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, UsageError
@@ -75,9 +78,14 @@ def test_the_surroundings_of_a_node(model: Path) -> None:
     assert {*NAMES[4:7]} <= titles and NAMES[3] not in titles
 
 
+def row(tensor: str) -> dict[str, Any]:
+    return {"index": 0, "node": tensor, "op": "Relu", "tensor": tensor}
+
+
 def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
-    rows = [{"tensor": "t3", "in_place": {"status": "fail", "errors": {"max_rel": 0.25}}}, {"tensor": "t4"}]
-    Path("c.json").write_text(json.dumps({"schema": "subcut.compare/1", "rows": rows}), encoding="utf-8")
+    judged = {"name": "t3", "status": "fail", "errors": {"max_rel": 0.25}}
+    rows = [row("t3") | {"in_place": judged, "alone": None}, row("t4") | {"in_place": None, "alone": None}]
+    Path("c.json").write_text(json.dumps(COMPARED["compared"]() | {"rows": rows}), encoding="utf-8")
     result = in_process("draw", model, "--values", "c.json", "--depth", "9", "-o", "m.svg")
     assert "errors of 1 tensor, 1 wrong" in result.text
     assert [key for key, kind in boxes("m.svg") if "failed" in kind] == ["#3"]
@@ -86,8 +94,8 @@ def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
 
 
 def test_a_bisections_finding_is_the_region(model: Path) -> None:
-    profile = [{"tensor": "t3", "error": "nan", "status": "fail"}]
-    run = {"schema": "subcut.bisect/1", "profile": profile, "findings": [{"indices": [3, 4]}]}
+    run = RUNS["culprit"]()
+    run["profile"], run["findings"][0]["indices"] = [row("t3") | {"error": "nan", "status": "fail"}], [3, 4]
     Path("run.json").write_text(json.dumps(run), encoding="utf-8")
     assert "  in   t2" in in_process("draw", model, "--values", ".", "-o", "m.html").text
     assert Path("m.html").read_text(encoding="utf-8").count("<details") == 8
@@ -131,7 +139,7 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_cannot_be_drawn_is_refused(model: Path, words: tuple[str, ...], error: type[Exception]) -> None:
-    Path("empty.json").write_text('{"schema": "subcut.compare/1", "rows": []}', encoding="utf-8")
+    Path("empty.json").write_text(json.dumps(COMPARED["compared"]() | {"rows": []}), encoding="utf-8")
     Path("other.json").write_text('{"schema": "x", "rows": [{"tensor": 3}]}', encoding="utf-8")
     with pytest.raises(error):
         in_process("draw", model, *words)

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import pytest
 
-from subgraph.commands import Result, command_line, options, resolve
+from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import CriterionOptions, InputOptions, Text, option, with_option_groups
+from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.project import Project
 
@@ -65,17 +66,17 @@ def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.Monkey
     ],
 )
 def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: str) -> None:
-    assert resolve.criterion_words(Project(), comparison, trusted=False) == words
+    assert Asked(Project(), comparison=comparison).criterion_words == words
 
 
 def test_two_criteria_are_one_too_many() -> None:
     with pytest.raises(UsageError, match="--criterion and --metric: which"):
-        resolve.criterion_words(Project(), CriterionOptions(criterion="tnn", metric="cosine>0.9"), trusted=False)
+        _ = Asked(Project(), comparison=CriterionOptions(criterion="tnn", metric="cosine>0.9")).criterion_words
 
 
 def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> None:
     project = Project(None, {"seed": 3, "mean": "1,2", "shape": ["x=1x2"]})
-    feeding = resolve.feeding(project, InputOptions(seed=0, scale="2"))
+    feeding = Asked(project, inputs=InputOptions(seed=0, scale="2")).feeding
     assert (feeding.seed, feeding.shapes) == (0, {"x": [1, 2]})
     assert (feeding.picture.mean, feeding.picture.scale) == ((1.0, 2.0), (2.0,))
-    assert resolve.feeding(project, InputOptions()).seed == 3
+    assert Asked(project).feeding.seed == 3

@@ -20,8 +20,7 @@ from fixtures import decoders
 from subgraph.decoding.answer import text
 from subgraph.decoding.document import Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.decoding.picture import picture
-from subgraph.documents import to_json
-from subgraph.reports import schema
+from subgraph.documents import schema, to_json
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -40,7 +39,7 @@ def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done,
         "bisect", model, "--loop", "loop.toml", "-c", candidate, "--repeat", "1", "--json", *words, cwd=folder
     )
     document = json.loads(done.out)
-    jsonschema.Draft202012Validator(schema("loop")).validate(document)
+    jsonschema.Draft202012Validator(schema(LoopDocument)).validate(document)
     return done, document
 
 
@@ -51,7 +50,7 @@ def test_errors_that_grow_are_told() -> None:
         seen=[StepSeen(4, math.inf, "fail", [(1, 2)], 0.5)], growth=Growth(1e-6, 1e-2, "times", 2.0, 3e-7),
         drift=[StateError("h0", "cell", 1e-3)],
     )  # fmt: skip
-    jsonschema.Draft202012Validator(schema("loop")).validate(to_json(document))
+    jsonschema.Draft202012Validator(schema(LoopDocument)).validate(to_json(document))
     shown = text(document)
     assert "from step 4 of 9 on" in shown and "grows from 1.0e-06 to 1.0e-02, × 2.00 per step" in shown
     assert "rounding of the states alone makes 3.0e-07" in shown and "state h0 is off by 1.0e-03, made by cell" in shown

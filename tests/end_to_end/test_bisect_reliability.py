@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.reports._schema import problem
+from subgraph.results import problem
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import line, products
 from tests.helpers.process_backends import MARK, all_gone, until

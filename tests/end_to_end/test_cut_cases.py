@@ -107,7 +107,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
 @pytest.fixture
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.resolve.reference", lambda *_, **__: contextlib.nullcontext(reference))
+    monkeypatch.setattr("subgraph.commands.resolve.Asked.reference", lambda *_, **__: contextlib.nullcontext(reference))
 
     def call(*words: str) -> Result:
         command = typer.main.get_command(cli.app)

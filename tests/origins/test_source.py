@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from subgraph import plugins
+from subgraph.documents import schema
 from subgraph.graph.graph import Graph, load
 from subgraph.origins.source import LONGEST, Source, module_path, source
-from subgraph.reports import rendered, schema
+from subgraph.reports import rendered
+from subgraph.results import type_of
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import in_process
 
@@ -134,7 +136,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
     shown = in_process("compare", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "--at", "node_linear",
                        "-o", tmp_path / "out", "--csv", table)  # fmt: skip
     assert f"source            {LINE}" in shown.text
-    jsonschema.validate(shown.document, schema("compare"))
+    jsonschema.validate(shown.document, schema(type_of("subcut.compare/1")))
     assert shown.document["rows"][0]["source"]["code"] == CODE
     assert next(csv.DictReader(table.read_text().splitlines()))["source"].endswith(CODE)
     for form in ("html", "md", "text", "csv"):
@@ -144,7 +146,7 @@ def test_compare_names_the_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_finding_names_the_line(tmp_path: Path) -> None:
     document = in_process("bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out").document
-    jsonschema.validate(document, schema("bisect"))
+    jsonschema.validate(document, schema(type_of("subcut.bisect/1")))
     assert document["findings"][0]["nodes"] == ["node_linear"]
     assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
     for form in ("html", "md", "text", "csv"):
@@ -159,6 +161,6 @@ def test_an_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
     shown = in_process("compare", model, "--recorded", dump, "-o", tmp_path / "out")
     assert f"source            {LINE}" in shown.text
     shown = in_process("bisect", model, "--recorded", dump, "-o", tmp_path / "out")
-    jsonschema.validate(shown.document, schema("recorded"))
+    jsonschema.validate(shown.document, schema(type_of("subcut.recorded/1")))
     assert f"from {LINE}" in shown.text
     assert shown.document["findings"][0]["suspects"][0]["source"]["module"] == "mix.qkv"

@@ -15,9 +15,10 @@ from fixtures import device
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.recordings.departure import compare_runs, to_narrow
-from subgraph.recordings.document import RecordedDocument, document
+from subgraph.recordings.document import document
 from subgraph.recordings.reference_tensors import displaced, remoteness
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
+from subgraph.results.recorded import RecordedDocument
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers.run_command import subcut

@@ -30,7 +30,7 @@ from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
-from subgraph.reports import problem
+from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers import fake_candidate

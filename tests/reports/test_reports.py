@@ -1,7 +1,8 @@
 """Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own.
 
 Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`, `reports.model_explorer`,
-`reports._schema` and `commands.report`.
+`results`, `results.bisect`, `results.common`, `results.compare`, `results.recorded`, `results.sweep` and
+`commands.report`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from fixtures.compared import COMPARED
 from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands.report import read, report
+from subgraph.documents import schema
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import _schema, cleaned, headline, problem, rendered, schema
+from subgraph.reports import cleaned, headline, rendered
 from subgraph.reports.md import code, table_code
+from subgraph.results import problem, type_of
 from subgraph.text import FORMULA, prediction
 
 FORMS = plugins.names("reports")
@@ -93,15 +96,9 @@ def test_samples_are_of_the_schema(name: str) -> None:
     document = ALL[name]()
     assert problem(document) == ""
     validator = pytest.importorskip("jsonschema").Draft202012Validator
-    rule = schema(_schema.FILES.get(document["schema"], "bisect"))
+    rule = schema(type_of(document["schema"]))
     validator.check_schema(rule)
     validator(rule).validate(document)
-
-
-def test_definitions_are_those_of_bisections() -> None:
-    for name in set(_schema.FILES.values()):
-        own = schema(name)["$defs"]
-        assert own == {key: _schema.definitions()[key] for key in own}
 
 
 def changed(value: Any, change: Any) -> Iterator[Any]:
@@ -119,7 +116,7 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
     document = ALL[name]()
-    rule = schema(_schema.FILES.get(document["schema"], "bisect"))
+    rule = schema(type_of(document["schema"]))
     valid = pytest.importorskip("jsonschema").Draft202012Validator(rule).is_valid
     document |= {key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document}
     every = 29 if name == "accumulated" else 7  # its document is the longest by far
@@ -131,7 +128,7 @@ def test_a_departure_is_named() -> None:
     document = RUNS["culprit"]()
     del document["findings"][0]["nodes"]
     assert problem(document) == "findings[0].nodes: is missing"
-    assert problem({**RUNS["agree"](), "trials": True}) == "trials: must be integer, is bool"
+    assert problem({**RUNS["agree"](), "trials": True}) == "trials: expected a whole number, not True"
 
 
 # ---------------------------------------------------------------------------------------------------- text

@@ -24,15 +24,16 @@ import jsonschema
 import numpy as np
 import pytest
 
-import subgraph
+from subgraph.documents import schema
 from subgraph.reports.html import render_sweep
-from subgraph.sweep.sweep import SweepOutcome, outcome_of
+from subgraph.results.sweep import SweepDocument, SweepOutcome
+from subgraph.sweep.sweep import outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
 
-SCHEMA = json.loads((Path(subgraph.__file__).parent / "reports" / "sweep.schema.json").read_text(encoding="utf-8"))
+SCHEMA = schema(SweepDocument)
 ELU = {f"test_elu{name}{more}" for name in ("", "_default", "_example") for more in ("", "_expanded_ver18")}
 RIGHT = """
 import onnxruntime

@@ -1,17 +1,29 @@
-"""The parts of a manual bisection's state: request, values fed, tasks and answers. They are kept as JSON."""
+"""The parts of a manual bisection's state: request, values fed, tasks and answers, as JSON and back."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from subgraph.documents import keyed, later
+from subgraph.documents import keyed
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import FeedingOptions
+from subgraph.runtime.inputs import ImageOptions
 from subgraph.storage.tensors import Record
 
 MAX_BATCH = 64  # tasks at once
 MAX_REPEAT = 16  # runs of each
+OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
+
+
+@dataclass(frozen=True)
+class FedWords:
+    """The part of a `Feeding` that the user's options say."""
+
+    inputs: tuple[str, ...]
+    shapes: Mapping[str, Sequence[int]]
+    seed: int
+    picture: ImageOptions
 
 
 @dataclass(frozen=True)
@@ -27,15 +39,11 @@ class ManualRequest:
     freeze: bool
     reference: str
     custom_ops: str
-    feeding: FeedingOptions
+    feeding: FedWords
     command: str
     notes: Sequence[str]
     force: bool
-    repeat: int = later(1)
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.batch <= MAX_BATCH and 1 <= self.repeat <= MAX_REPEAT):
-            raise ValueError("batch or repeat is out of bounds")
+    repeat: int = 1
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal
 
 from subgraph.bisection.manual import results, tasks
 from subgraph.bisection.manual.records import (
+    MAX_BATCH,
+    MAX_REPEAT,
+    OWN_FILE,
     FedSample,
     LoggedAnswer,
     LoggedTask,
@@ -34,7 +37,7 @@ from subgraph.bisection.manual.records import (
     RecordedEvidence,
 )
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import BESIDE, absent, keyed, read_as, to_json
+from subgraph.documents import absent, keyed, read_document, to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
@@ -46,7 +49,7 @@ from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
-SCHEMA = "subcut.manual-state/1"
+SCHEMA: Final = "subcut.manual-state/1"
 STATE, STATE_BEFORE, ANSWERS, TODO = "state.json", "state-before.json", "answers", "todo"
 FOLDERS = ("inputs", "drawn", "recorded", ANSWERS, TODO)
 WORDS = {
@@ -54,30 +57,37 @@ WORDS = {
     "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped: it cannot be run, said by hand"),
 }
-OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 TAKEN = "taken"  # the word of an answer with outputs
 
 
-@dataclass
-class ManualState:
-    """Attributes:
-    samples: values fed when the loop began.
-    tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
-    shown: steps of the search that were shown. settled: the search was run over the whole log.
-    recorded: what a recording told when the loop began.
+@dataclass(kw_only=True)
+class SavedState:
+    """A loop as it lies on disk.
+
+    Attributes:
+        samples: values fed when the loop began.
+        tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
+        shown: steps of the search that were shown. settled: the search was run over the whole log.
+        recorded: what a recording told when the loop began.
     """
 
-    folder: Path = field(metadata=BESIDE)
-    schema: str = field(default=SCHEMA, kw_only=True)
+    schema: Literal["subcut.manual-state/1"] = SCHEMA
     request: ManualRequest
     model: ModelIdentity
-    samples: list[FedSample] = field(default_factory=list)
-    tasks: list[LoggedTask] = keyed("asked", default_factory=list)
-    log: list[LoggedAnswer] = field(default_factory=list)
-    open: list[int] = field(default_factory=list)
-    shown: int = keyed("told", default=0)
-    settled: bool = False
+    samples: list[FedSample]
+    tasks: list[LoggedTask] = keyed("asked")
+    log: list[LoggedAnswer]
+    open: list[int]
+    shown: int = keyed("told")
+    settled: bool
     recorded: RecordedEvidence | None = absent()
+
+
+@dataclass(kw_only=True)
+class ManualState(SavedState):
+    """A loop and its folder."""
+
+    folder: Path
 
     # ------------------------------------------------------------------------------------------------ on disk
 
@@ -88,8 +98,8 @@ class ManualState:
             UsageError: the state is damaged.
         """
         hint = "put back a copy of it; or subcut manual reset, and start anew"
+        state = cls(folder=folder, **vars(read_document(folder / file, SavedState, hint)))
         try:
-            state = read_as(cls, folder / file, hint, folder=folder)
             state._check()
         except (ValueError, KeyError) as e:
             what = f"{clean(str(folder / file))} is damaged: {type(e).__name__} {clean(str(e))}"
@@ -97,12 +107,16 @@ class ManualState:
         return state
 
     def _check(self) -> None:
-        if self.schema != SCHEMA:
-            raise ValueError(f"schema {self.schema}")
-        outputs = self.recorded.outputs if self.recorded else ()
-        records = [record for some in (*(s.tensors for s in self.samples), *outputs) for record in some]
-        for file in (file for record in records for file in record.files if not OWN_FILE.fullmatch(file)):
-            raise ValueError(f"{file} is no file of a loop")
+        """
+        Raises:
+            ValueError, KeyError, UsageError: the parts of the state do not fit each other.
+        """
+        request, outputs = self.request, self.recorded.outputs if self.recorded else ()
+        if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
+            raise ValueError("batch or repeat is out of bounds")
+        kept = [*(sample.tensors for sample in self.samples), *outputs]
+        if outside := [f for records in kept for r in records for f in r.files if not OWN_FILE.fullmatch(f)]:
+            raise ValueError(f"{outside[0]} is no file of a loop")
         _ = [self.task(n) for n in (*self.open, *(a.number for a in self.log))], self.task_format
         _ = [WORDS[a.word] for a in self.log if a.word != TAKEN]
 
@@ -112,10 +126,11 @@ class ManualState:
         Raises:
             OutputError: it cannot be written.
         """
+        document = {k: v for k, v in to_json(self).items() if k != "folder"}
         aside = self.folder / f".{STATE}.new"
         try:
             with aside.open("w", encoding="utf-8") as file:
-                json.dump(to_json(self), file, indent=1)
+                json.dump(document, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(OSError):  # the first state, or a file system without links
@@ -139,7 +154,7 @@ class ManualState:
     @property
     def feeding(self) -> Feeding:
         """What the user feeds."""
-        return Feeding(**self.request.feeding)
+        return Feeding(**vars(self.request.feeding))
 
     @property
     def todo(self) -> Path:

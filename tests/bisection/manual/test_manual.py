@@ -32,7 +32,7 @@ from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
 from subgraph.reports import headline
-from subgraph.reports._schema import problem
+from subgraph.results import problem
 from subgraph.runtime.reference import Reference
 from tests.bisection.test_bisection import NAMES, QUICK, line
 from tests.helpers import fake_candidate
@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Manual]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.resolve.reference", lambda *_, **__: contextlib.nullcontext(reference))
+    monkeypatch.setattr("subgraph.commands.resolve.Asked.reference", lambda *_, **__: contextlib.nullcontext(reference))
 
     def call(*words: str | Path) -> Result:
         out = ["-o", str(Path("subcut_out").resolve())]

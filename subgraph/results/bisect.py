@@ -1,0 +1,369 @@
+"""The document of a bisection, from which all reports are made: plain data.
+
+Errors are relative to the scale of the reference; `index` and `indices` are positions of nodes in topological order.
+A share is a part of the whole model's error, None where it was not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from subgraph.documents import Number, absent
+from subgraph.graph.region import Surroundings
+from subgraph.origins.source import Source
+from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
+from subgraph.search.findings import FindingKind, Outcome
+from subgraph.search.predicate import Meaning
+from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
+
+SCHEMA = "subcut.bisect/1"
+
+
+@dataclass(frozen=True)
+class PieceCost:
+    """Cost of one item. `node`, `op`, `index` are those of the last of its `nodes`.
+
+    Attributes:
+        error: largest error of an output, over its scale, when the item runs alone.
+        explains: share of the final error.
+        remains: part of the final error that is left if the item runs on the reference; None if unknown.
+    """
+
+    node: str
+    nodes: Sequence[str]
+    op: str
+    index: int
+    error: Number
+    explains: Number
+    remains: float | None
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """The sum over all items with the same operators."""
+
+    op: str
+    nodes: int
+    explains: Number
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """A tensor, and the share of its values beyond the range of the quantized type."""
+
+    tensor: str
+    share: float
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """The candidate's own model: how much of it was matched and, if measured, what it costs, largest shares first."""
+
+    file: str
+    matched: str
+    precision: str | None = absent()
+    of: int | None = absent()
+    nodes: Sequence[PieceCost] | None = absent()
+    ops: Sequence[OperatorCost] | None = absent()
+    saturated: Sequence[Saturated] | None = absent()
+
+
+@dataclass(frozen=True)
+class InsideDocument:
+    """What the search in a body found.
+
+    Attributes:
+        body: as the user names it: `loop1/body@3`.
+        iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
+        asked: how the candidate was given the pieces.
+        outcome: of the search in there; "" where there was none.
+        kind, signature, nodes, ops, case: of its first finding. report: its page.
+        why: why nothing more is known.
+        inside: the same of a body within that finding.
+    """
+
+    body: str
+    iteration: int | None
+    iterations: int | None
+    asked: str
+    outcome: str = ""
+    kind: str = ""
+    signature: Signature | None = None
+    nodes: Sequence[str] = ()
+    ops: Sequence[str] = ()
+    case: str | None = None
+    report: str | None = None
+    why: str = ""
+    inside: InsideDocument | None = absent()
+
+    def is_same_fault(self, outer: Verdict) -> bool:
+        """Was something found, and no refusal where the node as a whole runs?"""
+        return bool(self.nodes) and (self.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
+
+
+@dataclass(frozen=True)
+class RunEnvironment:
+    subcut: str
+    python: str
+    machine: str
+    threads: int
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """What an agreement rests on.
+
+    Attributes:
+        outputs: how many of the model. runs: of the whole model, in which they were compared.
+        inner: tensors read in place; None where none was.
+        within: the region that was asked about alone; "" where there was none.
+    """
+
+    outputs: int
+    runs: int
+    inner: int | None
+    within: str
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """A tensor of the profile; of several samples the one with the largest error."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    error: Number | None
+    status: Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDocument:
+    """An answer of the candidate.
+
+    Attributes:
+        number: from 1. kind: what was asked, in a word or two: whole, in place, alone, prefix …
+        first, last: labels of nodes, empty where there are none. count: of nodes.
+        status: "minor" if it fails, and explains little of what is looked for.
+        changed: what is known since, in words; may be empty. form: how the candidate was given the model.
+    """
+
+    number: int
+    kind: str
+    purpose: str = ""
+    first: str
+    last: str
+    count: int
+    indices: Sequence[int]
+    status: Meaning
+    signature: Signature | None
+    error: Number | None
+    explains: Number | None = None
+    seconds: float
+    changed: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class BoundaryTensor:
+    tensor: str
+    dtype: str
+    shape: Sequence[int | str]
+
+
+@dataclass(frozen=True)
+class EdgeTensors:
+    """The tensors that enter and leave a region."""
+
+    inputs: Sequence[BoundaryTensor]
+    outputs: Sequence[BoundaryTensor]
+
+
+@dataclass(frozen=True)
+class WorstElement:
+    """The element that is furthest off; `error` is that of its tensor."""
+
+    index: Sequence[int]
+    reference: float | int | bool | str
+    candidate: float | int | bool | str
+    tensor: str
+    error: Number | None
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest neighbour of a finding that agrees: the same region without some nodes."""
+
+    without: Sequence[str]
+    nodes: Sequence[str]
+    indices: Sequence[int]
+    error: Number | None
+
+
+@dataclass(frozen=True)
+class Off:
+    """Elements of an output that are off."""
+
+    count: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    decade: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Differences of an output's elements over its scale: `count` elements in [10^decade, 10^(decade + 1))."""
+
+    equal: int
+    bins: Sequence[Bin]
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The error of the model's first `nodes`, run on the model's own inputs."""
+
+    nodes: int
+    error: Number | None
+
+
+@dataclass(frozen=True)
+class Contributor:
+    node: str
+    op: str
+    index: int
+    explains: Number | None
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Of a flaky finding: runs that failed, of how many."""
+
+    failed: int
+    of: int
+
+
+@dataclass(frozen=True)
+class EvidenceLine:
+    """What speaks for rounding, or for a bug; the conclusion is the first.
+
+    Attributes:
+        kind: noise: the error beside rounding noise. precision: could a lower one than claimed explain it? range: does
+            the claimed one hold the weights? exact: the same backend in full precision or without optimisation. pass,
+            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export, likeness: what it is.
+    """
+
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingDocument:
+    """A place that goes wrong.
+
+    Attributes:
+        nodes, edge: for "unresolved" the smallest region in doubt; for "accumulated" they may be empty.
+        sources: of each of `nodes`; left out where none is known.
+        certified: it failed alone, and without any one of its sources and sinks it agreed.
+        reproduces: share of its runs that failed. case: its folder, with `repro.py`.
+        worst: alone: the element that is furthest off, in the output that decides. off, histogram: of that output.
+        nearest: the nearest region that agrees alone: ours without some nodes, or, around one node, what is left.
+        verdict: of the region alone, in a fresh process.
+        growth: the model's first nodes run on its own inputs. contributors: largest share first.
+        rate: how often it fails, 0 to 1. reason: why it could not be resolved.
+        blame: what `subcut blame` found, a line each: releases, passes, cures.
+    """
+
+    kind: FindingKind
+    signature: Signature | None
+    nodes: Sequence[str]
+    indices: Sequence[int]
+    ops: Sequence[str]
+    sources: Sequence[Source | None] | None = absent()
+    certified: bool
+    explains: Number | None
+    reproduces: float | None
+    case: str | None
+    edge: EdgeTensors | None
+    worst: WorstElement | None
+    neighbours: Surroundings | None
+    nearest: Nearest | None
+    verdict: VerdictDocument | None
+    why: str = ""
+    off: Off | None
+    histogram: Histogram | None
+    growth: Sequence[Grown] | None = absent(of_kind="accumulated")
+    contributors: Sequence[Contributor] | None = absent(of_kind="accumulated")
+    rate: float | None = absent(of_kind="flaky")
+    runs: RunCounts | None = absent(of_kind="flaky")
+    reason: str | None = absent(of_kind="unresolved")
+    alike: Sequence[str] | None = absent()
+    inside: InsideDocument | None = absent()
+    blame: Sequence[str] | None = absent()
+    evidence: Sequence[EvidenceLine] = ()
+
+
+@dataclass(frozen=True)
+class Irrelevant:
+    """A region that fails alone and explains little."""
+
+    signature: Signature | None
+    nodes: Sequence[str]
+    indices: Sequence[int]
+    ops: Sequence[str]
+    explains: Number | None
+    error: Number | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectDocument:
+    """Everything about one bisection.
+
+    Attributes:
+        agree: the whole model agrees; then there are no findings.
+        outcome: claimed: it agrees as far as the precision allows that the candidate claims. elsewhere: the whole
+            disagrees, the region asked about (--within) does not. pinned: the file as shipped is refused, with pinned
+            shapes it agrees. disagree with a whole that agrees: something inside fails alone.
+        trials: runs of the candidate, those inside of findings included. compiled_nodes: nodes sent to its compiler.
+        runs: by purpose. seconds: the whole search. command: as typed.
+        profile: every tensor in place, in topological order; None where the candidate refused or none was taken.
+        alone: pieces that fail alone and explain little.
+        notes: what a reader must know to judge it, a line each: random inputs, a probe-sensitive candidate …
+        report: the page's file, where one was written.
+        body: of a node of the user's model, which is what was searched, as --within takes it.
+        other_model: where the candidate runs another model: what the two share, and what each piece costs.
+    """
+
+    schema: str = SCHEMA
+    exit_code: int
+    agree: bool
+    outcome: Outcome | Literal["pinned"]
+    trials: int
+    compiled_nodes: int
+    runs: Mapping[str, int] = field(default_factory=dict)
+    seconds: float
+    command: str
+    model: ComparedModel
+    candidate: RuntimeDocument
+    reference: RuntimeDocument
+    criterion: str
+    samples: Sequence[str]
+    whole: WholeDocument
+    looked_at: LookedAt | None = None
+    forms: Sequence[FormDocument] = ()
+    profile: Sequence[ProfileRow] | None
+    steps: Sequence[StepDocument]
+    findings: Sequence[FindingDocument]
+    alone: Sequence[Irrelevant]
+    notes: Sequence[str]
+    report: str | None
+    environment: RunEnvironment
+    body: str | None = absent()
+    other_model: OtherModel | None = absent()

@@ -1,0 +1,58 @@
+"""What the documents share: the model, the runtimes, the forms that were tried, the verdict on the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from subgraph.documents import absent
+from subgraph.drawing.network import Network
+from subgraph.verdict import Signature, Status, VerdictDocument
+
+
+@dataclass(frozen=True)
+class RuntimeDocument:
+    """A candidate, or the reference."""
+
+    name: str
+    backend: str
+    options: Mapping[str, object]
+    version: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """The model; `graph`: the name that it gives itself, may be empty. `network`: what a report draws of it."""
+
+    file: str
+    graph: str
+    nodes: int
+    structure_sha256: str | None
+    path: str | None = absent()
+    network: Network | None = absent()
+
+
+@dataclass(frozen=True)
+class FormDocument:
+    """What a form of the whole model gave: as shipped (the user's file), or pinned (with shapes of its inputs)."""
+
+    form: str
+    status: Status
+    signature: Signature | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Shares of the samples in which the largest element, or one of the five largest, is the same."""
+
+    top1: float
+    top5: float
+
+
+@dataclass(frozen=True)
+class WholeDocument(VerdictDocument):
+    """The verdict on the whole model. `ranking`: by output that looks like class scores; the worst over all samples."""
+
+    ranking: Mapping[str, Agreement]

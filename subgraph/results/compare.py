@@ -1,0 +1,85 @@
+"""The document of a comparison: every tensor in place and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from subgraph.documents import absent
+from subgraph.origins.source import Source
+from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
+from subgraph.verdict import Judgement, Signature, Status
+from subgraph.version import versions
+
+SCHEMA = "subcut.compare/1"
+
+
+@dataclass(frozen=True)
+class FirstBadDocument:
+    """The first bad tensor; `looks_like`: what would make it equal."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    looks_like: Sequence[str]
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """Why a tensor alone has no judgement: its node was refused, crashed …"""
+
+    status: Status
+    signature: Signature | None
+    why: str
+    process: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class RowDocument:
+    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    in_place: Judgement | None
+    alone: Judgement | NotJudged | None
+    source: Source | None = absent()
+
+
+@dataclass(frozen=True)
+class ComparedTensors:
+    """What a comparison rests on: how many outputs of the model, and how many inner tensors, in place or alone."""
+
+    outputs: int
+    inner: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDocument:
+    """A comparison, for `--json` and every report.
+
+    Attributes:
+        says: the outcome in a line. report: path of the HTML page, once it is written.
+    """
+
+    schema: str = SCHEMA
+    exit_code: int
+    agree: bool
+    says: str
+    command: str
+    model: ComparedModel
+    candidate: RuntimeDocument
+    criterion: str
+    samples: Sequence[str]
+    whole: WholeDocument
+    in_place: Mapping[str, object] = field(default_factory=dict)
+    looked_at: ComparedTensors | None = None
+    forms: Sequence[FormDocument] = ()
+    first_bad: FirstBadDocument | None
+    stopped: bool = False
+    rows: Sequence[RowDocument]
+    notes: Sequence[str]
+    versions: Mapping[str, str] = field(default_factory=versions)
+    report: str | None = None

@@ -1,0 +1,185 @@
+"""Documents of recordings: a row per tensor and run; where one goes wrong, and between which tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from subgraph.documents import absent
+from subgraph.graph.region import Surroundings
+from subgraph.origins.source import Source
+from subgraph.results.common import ComparedModel
+from subgraph.verdict import Judgement, Signature, Status
+from subgraph.version import versions
+
+SCHEMA, INTERVAL_SCHEMA = "subcut.recorded/1", "subcut.interval/1"
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where a recording goes wrong by itself.
+
+    Attributes:
+        run: the recording. before: what it departs from: an earlier recording, or the reference.
+        tensor, node, op: the first tensor at which it does.
+        skipped: recordings between the two, which tell nothing about the tensor.
+    """
+
+    run: str
+    before: str
+    tensor: str
+    node: str
+    op: str
+    skipped: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class UnmatchedEntry:
+    """An entry of a recording that is not compared, and why."""
+
+    name: str
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LeftOutReason:
+    """Entries, or files, that are not compared for one reason. `names`: the first few."""
+
+    why: str
+    count: int
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One recording.
+
+    Attributes:
+        mistake: what went wrong before any node: how the device was fed, or how the files are laid out; "" for neither.
+        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
+        unread: entries that may hold tensors of the model and could not be read.
+        precision: that it is judged at.
+        status, why: of the recording as a whole; `why`: it is unresolved.
+        first_bad, last_good: the ends of the first interval, if all tensors were compared. source: of `first_bad`.
+    """
+
+    name: str
+    precision: str
+    status: Status
+    why: str
+    folder: str | None
+    format: str | None
+    missing: str | None
+    mistake: str
+    matched: str
+    notes: Sequence[str]
+    inputs: Mapping[str, Judgement] = field(default_factory=dict)
+    lost: Sequence[UnmatchedEntry]
+    left_out: Sequence[LeftOutReason] = ()
+    wrong: int
+    unread: int = 0
+    compared: int
+    first_bad: str | None
+    last_good: Sequence[str] | None
+    source: Source | None = absent()
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor in one run.
+
+    Attributes:
+        matched_by: "name" or "value". note: permutation, padding, dequantisation that the match needed.
+        alone: judged in isolation. before: the nearest earlier recording of it; beside: against what that holds.
+    """
+
+    file: str
+    recorded_as: str
+    matched_by: str
+    note: str
+    in_place: Judgement | None
+    alone: Judgement | None
+    before: str
+    beside: Judgement | None
+    why: str
+
+
+@dataclass(frozen=True)
+class DocumentRow:
+    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the outlier."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    runs: Sequence[RecordedTensor | None]
+    odd_one_out: str | None
+    source: Source | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedDocument:
+    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a line."""
+
+    schema: str = SCHEMA
+    exit_code: int
+    agree: bool
+    precision: str
+    criterion: str
+    samples: Sequence[str]
+    recordings: Sequence[RunSummary]
+    command: str
+    model: ComparedModel
+    odd_one_out: str | None
+    says: str
+    departures: Sequence[Departure]
+    rows: Sequence[DocumentRow]
+    versions: Mapping[str, str] = field(default_factory=versions)
+    report: str | None = None
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node of an interval. `why`: its known trouble, if any."""
+
+    index: int
+    node: str
+    op: str
+    weight: float
+    why: str
+    source: Source | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalFinding:
+    """An interval, laid out as the findings of a bisection are."""
+
+    kind: str = "interval"
+    signature: Signature | None = None
+    nodes: Sequence[str]
+    indices: Sequence[int]
+    certified: bool = False
+    first: bool
+    first_bad: Sequence[str]
+    last_good: Sequence[str]
+    wrong_before: Sequence[str]
+    not_seen: Sequence[str]
+    adds_an_error: bool | None
+    in_place: Judgement | None = None
+    suspects: Sequence[Suspect]
+    neighbours: Surroundings | None
+    case: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalDocument(RecordedDocument):
+    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible. `next`: what to
+    type to go on."""
+
+    schema: str = INTERVAL_SCHEMA
+    trials: int = 0
+    compiled_nodes: int = 0
+    narrowed: str
+    findings: Sequence[IntervalFinding]
+    next: Sequence[str] = ()

@@ -1,0 +1,136 @@
+"""The document of a sweep: each test on each candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from subgraph.documents import Number, keyed
+from subgraph.results.common import RuntimeDocument
+from subgraph.verdict import Signature
+
+SCHEMA = "subcut.sweep/1"
+
+
+class SweepOutcome(StrEnum):
+    """How a test ended, the most interesting first."""
+
+    WRONG = "wrong"
+    CRASHED = "crashed"  # the process ended
+    TIMEOUT = "timeout"
+    UNRESOLVED = "unresolved"
+    REFUSED = "refused"  # an error while building or running; the process lives
+    RIGHT = "right"
+
+
+Totals: TypeAlias = Mapping[SweepOutcome, int]  # tests by outcome, all outcomes
+
+
+@dataclass(frozen=True)
+class TestsEntry:
+    """What was run: onnx's version, and numbers of tests, operators, networks and tests left out."""
+
+    onnx: str
+    count: int
+    operators: int
+    networks: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class CandidateEntry(RuntimeDocument):
+    """One candidate; `seconds` to build and run all tests, `folder` of its cases."""
+
+    totals: Totals
+    seconds: float
+    folder: str | None
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """One operator, with totals per candidate."""
+
+    operator: str
+    domain: str
+    tests: int
+    totals: Sequence[Totals]
+
+
+@dataclass(frozen=True)
+class NamedTest:
+    """A test, and why it is not run, or in what plain onnxruntime gives other outputs than expected."""
+
+    test: str
+    operator: str
+    why: str
+
+
+@dataclass(frozen=True)
+class OnnxruntimeEntry:
+    """Plain onnxruntime on all tests: numbers of tests, and those that differ."""
+
+    version: str
+    agrees: int
+    refuses: int
+    crashes: int
+    differs: Sequence[NamedTest]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultEntry:
+    """One test on one candidate.
+
+    Attributes:
+        judged_by: the criterion, or the test's own tolerance. phase: of what gave no values.
+        before: how it ended in a process that had run other models, where a fresh one ended otherwise; the status is
+            the fresh one's, and unresolved where that one was right.
+        output, errors: those of the worst output. case: the folder of what is wrong, crashes or hangs.
+    """
+
+    status: SweepOutcome
+    signature: Signature | None
+    why: str
+    judged_by: str | None
+    phase: str | None = keyed("while")
+    before: str | None
+    output: str | None
+    errors: Mapping[str, Number]
+    build_seconds: float
+    run_seconds: float
+    case: str | None
+
+
+@dataclass(frozen=True)
+class RowEntry:
+    """One test, a "node" or a "network", with a result per candidate.
+
+    `onnxruntime`: how plain onnxruntime ended on it: agrees, near, differs, refuses or crashes.
+    """
+
+    test: str
+    operator: str
+    domain: str
+    kind: str
+    onnxruntime: str
+    results: Sequence[ResultEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepDocument:
+    """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one candidate."""
+
+    schema: str = SCHEMA
+    exit_code: int
+    command: str
+    criterion: str
+    only: Sequence[str]
+    tests: TestsEntry
+    candidates: Sequence[CandidateEntry]
+    operators: Sequence[OperatorEntry]
+    networks: Sequence[Totals]
+    differ: Sequence[str]
+    onnxruntime: OnnxruntimeEntry
+    left_out: Sequence[NamedTest]
+    rows: Sequence[RowEntry]
