@@ -2,7 +2,8 @@
 it, `from_json` reads and checks what anybody may have edited, and `schema` publishes it.
 
 A field may be a text, a truth value, a number, None, an enumeration, a `Literal`, a sequence, a tuple, a map by text,
-another dataclass, or a union of these of which JSON tells the members apart. A field with a default may be missing.
+another dataclass, or a union of these of which JSON tells the members apart. A field with a default may be missing,
+but for a `Literal`, which is always written: it names the kind of document.
 `float` takes whole numbers, too, and `Number` also the texts that stand for NaN and infinities. `object` takes
 everything.
 """
@@ -231,7 +232,8 @@ def _fields(kind: type) -> list[_Field]:
     return [
         _Field(
             f.name, f.metadata.get(KEY, f.name), hints[f.name],
-            f.default is MISSING and f.default_factory is MISSING, f.metadata.get(KIND, ""),
+            (f.default is MISSING and f.default_factory is MISSING) or get_origin(hints[f.name]) is Literal,
+            f.metadata.get(KIND, ""),
         )
         for f in fields(kind)
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from subgraph.documents import Number, absent
 from subgraph.graph.region import Surroundings
@@ -18,7 +18,7 @@ from subgraph.search.findings import FindingKind, Outcome
 from subgraph.search.predicate import Meaning
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
-SCHEMA = "subcut.bisect/1"
+SCHEMA: Final = "subcut.bisect/1"
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ class BisectDocument:
         other_model: where the candidate runs another model: what the two share, and what each piece costs.
     """
 
-    schema: str = SCHEMA
+    schema: Literal["subcut.bisect/1"] = SCHEMA
     exit_code: int
     agree: bool
     outcome: Outcome | Literal["pinned"]

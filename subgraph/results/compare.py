@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from subgraph.documents import absent
 from subgraph.origins.source import Source
@@ -11,7 +12,7 @@ from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
-SCHEMA = "subcut.compare/1"
+SCHEMA: Final = "subcut.compare/1"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class ComparisonDocument:
         says: the outcome in a line. report: path of the HTML page, once it is written.
     """
 
-    schema: str = SCHEMA
+    schema: Literal["subcut.compare/1"] = SCHEMA
     exit_code: int
     agree: bool
     says: str

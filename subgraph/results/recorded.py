@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from subgraph.documents import absent
 from subgraph.graph.region import Surroundings
@@ -12,7 +13,8 @@ from subgraph.results.common import ComparedModel
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
-SCHEMA, INTERVAL_SCHEMA = "subcut.recorded/1", "subcut.interval/1"
+SCHEMA: Final = "subcut.recorded/1"
+INTERVAL_SCHEMA: Final = "subcut.interval/1"
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class DocumentRow:
 class RecordedDocument:
     """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a line."""
 
-    schema: str = SCHEMA
+    schema: Literal["subcut.recorded/1", "subcut.interval/1"] = SCHEMA
     exit_code: int
     agree: bool
     precision: str
@@ -177,7 +179,7 @@ class IntervalDocument(RecordedDocument):
     """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible. `next`: what to
     type to go on."""
 
-    schema: str = INTERVAL_SCHEMA
+    schema: Literal["subcut.interval/1"] = INTERVAL_SCHEMA
     trials: int = 0
     compiled_nodes: int = 0
     narrowed: str

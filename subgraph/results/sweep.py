@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from subgraph.documents import Number, keyed
 from subgraph.results.common import RuntimeDocument
 from subgraph.verdict import Signature
 
-SCHEMA = "subcut.sweep/1"
+SCHEMA: Final = "subcut.sweep/1"
 
 
 class SweepOutcome(StrEnum):
@@ -121,7 +121,7 @@ class RowEntry:
 class SweepDocument:
     """A whole sweep. `networks`: totals per candidate; `differ`: tests that end otherwise on one candidate."""
 
-    schema: str = SCHEMA
+    schema: Literal["subcut.sweep/1"] = SCHEMA
     exit_code: int
     command: str
     criterion: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from subgraph.documents import ABSENT
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import PACKED, Record
@@ -29,7 +30,7 @@ class TensorFormat:
 
     dtype: str = ""
     layout: str = ""
-    only_floats: bool = field(default=False, repr=False)
+    only_floats: bool | None = field(default=None, repr=False, metadata={ABSENT: True})
 
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]

@@ -74,4 +74,6 @@ def pytest_terminal_summary(
         terminalreporter.write_line(
             f"above {BUDGET:g} s of CPU; mark them slow, or make them cheaper: {over}", red=True
         )
-        terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session = terminalreporter._session
+        assert session
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.trials import session, stored_answers
@@ -40,14 +39,13 @@ class Board(Workers):
         line(folder / "m.onnx", ["a", "b"])
         np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
 
-    def run(self, *arguments: Any, **_: Any) -> RunResult:
-        outputs, into = arguments[-2:]
+    def run(self, job: Job) -> RunResult:
         self.runs += 1
         try:
             value = np.array([self.firmware()], np.float32)
         except ZeroDivisionError:
             return RunResult(failure=Verdict(Status.FAIL, Signature.CRASH), made=time.time())
-        given = {n: tensors.save(n, value, "tensor(float)", into, f"o{k}") for k, n in enumerate(outputs)}
+        given = {n: tensors.save(n, value, "tensor(float)", job.into, f"o{k}") for k, n in enumerate(job.outputs)}
         return RunResult((given,), ((),), made=time.time())
 
     def command(self, act: Callable[[Trials], object]) -> list[str]:

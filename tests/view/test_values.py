@@ -75,9 +75,10 @@ def test_a_value_that_the_candidate_did_not_give_is_said(tmp_path: Path) -> None
 def a_case(folder: Path, reference: Array, given: Array | None = None, file: str = "outputs/t.npy") -> Path:
     """A case with one output of two samples, as far as its values go."""
     stored = {"form": "tensor", "dtype": "bfloat16", "shapes": [[2]], "files": [
-        {"file": file, "format": "npy", "dtype": "bfloat16"}]}  # fmt: skip
+        {"file": file, "format": "npy", "dtype": "bfloat16", "shape": [2]}]}  # fmt: skip
     manifest = {"schema": "subcut.case/1", "source": {}, "command": "", "request": {}, "files": [],
-                "outputs": [{"name": "t", "dtype": "bfloat16", "samples": [stored, stored]}],
+                "outputs": [{"name": "t", "producer": None, "form": "tensor", "shape": [[2]], "dtype": "bfloat16",
+                             "samples": [stored, stored]}],
                 "samples": [{"label": "cat"}, {"label": "dog"}],
                 "found": {"candidate": "dev", "status": "fail", "why": ""}}  # fmt: skip
     for side, value in (("outputs", reference), ("candidate", given)):
