@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -331,3 +332,35 @@ def test_verbs_work_with_all_modules_imported(tmp_path: Path) -> None:
         said = run(VERBS.format(modules=order), tmp_path)
         assert said.replace("(", "[").replace(",)", "]") == "['t0', 't2'] ['t0'] ['t2']\n"
     assert (tmp_path / "piece.onnx").exists()
+
+
+PYTHON = re.compile(r"sys\.executable|python|installation\.make")  # in the first word of a command line
+
+
+def test_a_python_that_is_started_imports_nothing_from_where_the_user_stands() -> None:
+    """-P or -I follows the interpreter; `sys.executable` stands elsewhere only where it is passed on."""
+    mentioned = {
+        (module, node.lineno, node.col_offset): f"{module}: {ast.unparse(node)}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
+    }
+    started, bare = set(), []
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+            is_command = isinstance(node, ast.List) or (len(words) > 1 and isinstance(words[1], ast.Constant))
+            is_named = len(words) > 1 and isinstance(words[0], ast.Attribute | ast.Name | ast.Call)
+            if not (is_command and is_named) or not PYTHON.search(ast.unparse(words[0])):
+                continue
+            started.add(module)
+            for part in ast.walk(words[0]):
+                mentioned.pop((module, getattr(part, "lineno", 0), getattr(part, "col_offset", 0)), None)
+            if ast.unparse(words[1]) not in ("'-P'", "'-I'"):
+                bare.append(f"{module}: {ast.unparse(node)}")
+    assert bare == []
+    assert len(started) >= 8
+    assert set(mentioned.values()) == {
+        "environments.installation: sys.executable",  # for uv
+        "runtime.command_line: sys.executable",
+    }

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
+from subgraph import plugins
 from subgraph.runtime.command_line import CODE
 from subgraph.system import processor
 
@@ -45,7 +46,7 @@ _TOKENS = re.compile(
 _NUMBER = re.compile(
     r"[-+~≈×#]?\d{1,9}(?:\.\d{1,17})?(?:e[-+]?\d{1,3})?[%x×]?|\d{1,9}(?:[x×/]\d{1,9})+|nan|[-+]?inf", re.I
 )
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST, _LONG = re.compile(r"[0-9a-f]{64}"), re.compile(r"(?<![\d.])\d{5}")  # in a long number: a PIN, a serial number
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
 _OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]{0,30}")
@@ -64,9 +65,11 @@ PACKAGES = tuple(
     "onnxscript".split()
 )
 VARIABLES = re.compile(
-    r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_[A-Z_]+|GOMP_[A-Z_]+|ORT_[A-Z0-9_]+"
+    r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_[A-Z_]+|GOMP_[A-Z_]+"
     r"|(MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB)_(NUM|MAXIMUM)_THREADS|MKL_(CBWR|DYNAMIC|DEBUG_CPU_TYPE|ENABLE_INSTRUCTIONS)"
     r"|DNNL_[A-Z_]+|ONEDNN_[A-Z_]+|CUDA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|TF_ENABLE_ONEDNN_OPTS|MALLOC_ARENA_MAX"
+    r"|ORT_TENSORRT_((FP16|INT8|DLA|SPARSITY|BUILD_HEURISTICS)_ENABLE|INT8_USE_NATIVE_CALIBRATION_TABLE|DLA_CORE"
+    r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"  # documented, numbers
 )
 
 # Keys of our documents by what their values are; any other key holds a text.
@@ -153,18 +156,19 @@ class Redactor:
         return joined(out)
 
     def _word(self, word: str) -> str:
-        """A word of a command line: ours, an option, a place, a number, the last part of a script's path, or a SPEC."""
+        """A word of a command line: ours, an option, a place, a short number, a script's name, or a SPEC of ours."""
         head, sep, rest = word.partition(":")
         if head == "cmd" and sep:
             return f"cmd:{self.command(rest)}"
-        if sep and rest and _IDENTIFIER.fullmatch(head) and "=" in rest:
+        if "=" in rest and (head.endswith(".py") or head in plugins.names("backends")):  # another is a URL, a login
             return self.spec(word)
         if self.free_text:
             return self._without_private(word)
         file = PurePath(word.replace("\\", "/")).name
         if file in PROGRAMS or re.fullmatch(r"python[\d.]*", file):
             return file
-        if self._is_known_word(_PLACE.sub("", word)) or _OPTION.fullmatch(word):
+        is_long = _LONG.search(word) and word not in self.names
+        if not is_long and (self._is_known_word(_PLACE.sub("", word)) or _OPTION.fullmatch(word)):
             return word
         option, sep, value = word.partition("=")
         if sep and (_OPTION.fullmatch(option) or self._is_known_word(option)):
@@ -181,14 +185,17 @@ class Redactor:
             return f"cmd:{self.command(rest)}"
         file = PurePath(head.replace("\\", "/")).name
         head = file if _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED if head else ""
-        parts = (word.partition("=") for word in rest.split(",") if word)
-        return head + sep + ",".join(f"{key}{eq}{self.option(key, value)}" for key, eq, value in parts)
+        return head + sep + ",".join(self._setting(*word.partition("=")) for word in rest.split(",") if word)
+
+    def _setting(self, key: str, eq: str, value: str) -> str:
+        """`key=value` of a SPEC; without a `=`, words between colons: `module.py:build`."""
+        told = f"{key if self._is_known_key(key) else REMOVED}={self.option(key, value)}"
+        return told if eq else ":".join(map(self._word, key.split(":")))
 
     def option(self, key: str, value: Any) -> Any:
         """The value of a candidate's option."""
-        if not isinstance(value, str):
-            return value
-        return REMOVED if SECRET.search(key) and value else self._word(value) if value else ""
+        told = REMOVED if SECRET.search(key) else self._word(str(value))
+        return value if value in ("", None, True, False) or told == str(value) else told
 
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
         """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""

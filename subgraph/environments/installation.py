@@ -74,11 +74,13 @@ class Installation:
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--quiet", "--python", python, *wanted]]
-        make, options = [sys.executable, "-m", "venv", str(folder)], ["--quiet", *QUIET]
+        # -P: no module that lies where the user stands is imported
+        make, options = [sys.executable, "-P", "-m", "venv", str(folder)], ["--quiet", *QUIET]
         if util.find_spec("pip") is None:
-            return [make, [python, "-m", "pip", "install", *options, *wanted]]
-        make.insert(3, "--without-pip")  # of the 3 seconds that the rest takes, the most
-        return [make, [sys.executable, "-m", "pip", "--python", python, "install", *options, "--no-compile", *wanted]]
+            return [make, [python, "-P", "-m", "pip", "install", *options, *wanted]]
+        make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
+        pip = [sys.executable, "-P", "-m", "pip", "--python", python]
+        return [make, [*pip, "install", *options, "--no-compile", *wanted]]
 
 
 def show(environment: Installation) -> None:

@@ -96,8 +96,8 @@ def published(backend: str, sources: Sequence[str] = ()) -> list[str]:
 def _pip(sources: Sequence[str]) -> list[str]:
     """The command line of pip: this Python's, else one in an environment of its own."""
     if util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    return [str(installation.make(Installation(("pip",), tuple(sources)))), "-m", "pip"]
+        return [sys.executable, "-P", "-m", "pip"]
+    return [str(installation.make(Installation(("pip",), tuple(sources)))), "-P", "-m", "pip"]
 
 
 def installed(backend: str) -> list[str]:

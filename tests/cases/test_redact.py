@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.cases.redact import LEFT_OUT, REMOVED, Redactor, environment, own_words, this_machine, variables
+from subgraph.cases.redact import LEFT_OUT, REMOVED, Redactor, environment, joined, own_words, this_machine, variables
 from subgraph.documents import to_json
 
 PRIVATE = Redactor(
@@ -84,11 +85,55 @@ def test_of_a_command_the_known_words_leave(line: str, cleared: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "cleared"),
+    [
+        ("postgres://admin:S3cret@db.corp.example/runs?sslmode=require", REMOVED),
+        ("https://bob:pw@npu7.corp/run?job=5&key=ZZ", REMOVED),
+        ("--url=https://bob:pw@h.example/?t=1", "--url=REMOVED"),
+        ("URL=https://h.example/?t=1", "URL=REMOVED"),
+        ("adb:secret@host=1", REMOVED),
+        ("user:password=1", REMOVED),
+        ("mqtt:topic/acme/secret=1,x=2", REMOVED),
+        ("bob@h.example:run=1", REMOVED),
+        ("ort:opt=basic,threads=2", "ort:opt=basic,threads=2"),
+        ("ort:secret@host=1,S3cret,url=https://bob:pw@h.example/?t=1", "ort:REMOVED=REMOVED,REMOVED,url=REMOVED"),
+        ("litert:convert=postgres://u:pw@db/x?a=b", "litert:convert=REMOVED"),
+        ("/home/bob/fault.py:op=Conv,key=https://h/?a=b", "fault.py:op=Conv,key=REMOVED"),
+        ("cmd:./go.sh postgres://u:pw@db/x?a=b", "cmd:go.sh REMOVED"),
+        ("83749201", REMOVED),
+        ("--pin=83749201", "--pin=REMOVED"),
+        ("-83749201", REMOVED),
+        ("12345x2", REMOVED),
+        ("ort:threads=83749201", "ort:threads=REMOVED"),
+        ("8374", "8374"),
+        ("0.6000000238418579", "0.6000000238418579"),
+        ("1x3x224x224", "1x3x224x224"),
+        ("/usr/83749201", "/usr/83749201"),  # of the model
+        ("--in={inputs}", "--in={inputs}"),
+    ],
+)
+def test_of_words_with_colons_and_digits_only_ours_leave(word: str, cleared: str) -> None:
+    """As a word, behind an option, in a candidate's command, and as a value of its options."""
+    redactor = replace(PRIVATE, names=PRIVATE.names | {"/usr/83749201"})
+    shown = cleared if cleared == joined([cleared]) else shlex.quote(cleared)
+    assert redactor.command(shlex.join(["python", "--with", word])) == f"python --with {shown}"
+    assert redactor.spec(f"cmd:python {shlex.quote(word)}") == f"cmd:python {shown}"
+    assert redactor.option("url", word) == cleared
+
+
+def test_of_options_that_are_no_texts_secrets_and_long_numbers_stay() -> None:
+    options = {"pin": 83749201, "password": 12, "threads": 2, "fast": True, "rate": 0.5, "hosts": ["10.1.2.3"]}
+    kept = PRIVATE.document({"identity": {"options": options}})["identity"]["options"]
+    assert kept == {"pin": REMOVED, "password": REMOVED, "threads": 2, "fast": True, "rate": 0.5, "hosts": REMOVED}
+
+
+@pytest.mark.parametrize(
     ("spec", "cleared"),
     [
         ("ort:opt=basic,threads=2", "ort:opt=basic,threads=2"),
         ("/home/alice/mine.py:api_key=test,threads=2,url=https://h.x", "mine.py:api_key=REMOVED,threads=2,url=REMOVED"),
         ("cmd:ssh alice@10.1.2.3 ./go.sh {model}", "cmd:ssh REMOVED go.sh {model}"),
+        ("torch:/home/alice/module.py:build", "torch:module.py:build"),
         ("npu", "npu"),
         ("npu-of-alice", REMOVED),
     ],
@@ -132,5 +177,7 @@ def test_our_own_words_are_those_of_texts_not_of_documentation() -> None:
 def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"OMP_NUM_THREADS": "3", "KMP_AFFINITY": "granularity=fine,compact", "ORT_TOKEN": "abc", "KMP_X": "/home/a"}
     assert set(variables(told | {"PATH": "/bin", "AWS_SECRET": "x"})) == {"OMP_NUM_THREADS", "KMP_AFFINITY"}
+    ort = {"ORT_TENSORRT_FP16_ENABLE": "1", "ORT_TENSORRT_CACHE_PATH": "acme", "ORT_ACME_HOST": "npu7", "ORT_X": "1"}
+    assert variables(ort) == {"ORT_TENSORRT_FP16_ENABLE": "1"}
     monkeypatch.setenv("GITHUB_TOKEN", "very-secret-1")
     assert "very-secret-1" not in json.dumps(to_json(environment())) and "very-secret-1" in this_machine().secrets

@@ -45,7 +45,7 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
         what = f"{clean(path.name)} is an exported program of PyTorch; reading it needs {' and '.join(missing)}"
         raise BackendError(what, f"pip install {' '.join(missing)}")
     path = path.absolute()
-    command = [sys.executable, "-c", CODE.format(json.dumps(str(path)))]  # a literal of Python as well
+    command = [sys.executable, "-P", "-c", CODE.format(json.dumps(str(path)))]  # a literal of Python as well
     shown = f"torch.export.load({path.name!r}), which unpickles it"
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 

@@ -1,0 +1,63 @@
+"""A folder with files named as modules: no Python that subcut starts imports them. Covers `environments`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fixtures import toy_releases
+from subgraph.environments import installation, releases
+from subgraph.environments.installation import Installation, make
+from tests.helpers.run_command import subcut
+
+NAMES = [*sys.stdlib_module_names, "pip", "sitecustomize", "usercustomize", "subgraph", "packaging", "numpy", "onnx"]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user stands: each of these modules would leave a mark. The model lies there as well."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without uv
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    toy_releases.releases(tmp_path / "wheels", {"1.0": "w", "1.1": "r"})
+    folder = tmp_path / "here"
+    folder.mkdir()
+    toy_releases.model(folder)
+    for name in NAMES:
+        (folder / f"{name}.py").write_text("open(__file__ + '.ran', 'w').close()\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def imported(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.ran"))
+
+
+@pytest.mark.slow
+def test_of_a_release_that_is_installed_and_run(hostile: Path) -> None:
+    done = subcut("compare", "toy.onnx", "-i", "toy.npy", "-c", "../wheels/toy.py==1.1", cwd=hostile, env={})
+    assert (done.code, imported(hostile)) == (0, []), done.err
+
+
+@pytest.mark.slow
+def test_of_releases_that_are_tried_one_by_one(hostile: Path) -> None:
+    np.save(hostile / "toy.npy", np.ones((2, 3), np.float32))
+    words = ("-i", "toy.npy", "-c", "../wheels/toy.py==1.0", "--versions", "..")
+    done = subcut("blame", "--json", "toy.onnx", *words, cwd=hostile, env={})
+    assert (done.document["versions"]["first_right"], imported(hostile)) == ("1.1", []), done.err
+
+
+@pytest.mark.slow
+def test_of_a_pip_in_an_environment_of_its_own(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where subcut's own environment has no pip."""
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    made = make(Installation(("toyruntime==1.1",), alone=True))
+    assert (made.is_file(), imported(hostile)) == (True, [])
+    monkeypatch.setattr(installation, "make", lambda environment: made)
+    assert releases.published("../wheels/toy.py") == ["1.0", "1.1"]
+    assert imported(hostile) == []
