@@ -52,7 +52,7 @@ def test_rounding_has_no_culprit(criterion: str, tmp_path: Path) -> None:
     """
     (case,) = {b.case for b in BUGS if not b.truth}
     candidate = f"{fake_candidate.HERE}:half=yes,fuses=Pow+ReduceMean+Add+Sqrt+Div+Mul"
-    words = ["-i", FIXTURES / case / "input_x.npy", "-c", candidate, "--precision", "fp16"]
+    words: list[str | Path] = ["-i", FIXTURES / case / "input_x.npy", "-c", candidate, "--precision", "fp16"]
     words += ["--criterion", criterion] if criterion else []
     document = bisect(FIXTURES / case / "model.onnx", *words, cwd=tmp_path)
     assert not [f for f in document["findings"] if f["kind"] == "culprit"]

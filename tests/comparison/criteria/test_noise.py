@@ -491,7 +491,7 @@ def in_integers(x: Array, w: Array, s: Any, t: Any, saturates: bool = False) -> 
     if saturates:
         pairs = np.clip(pairs, -(2**15), 2**15 - 1)
     sums = pairs.sum(axis=0) - 128 * w.sum(axis=0, dtype=np.int64)
-    return np.float32(np.clip(np.rint(sums[None] * (float(s) ** 2 / t)), -128, 127) * t)
+    return f32(np.clip(np.rint(sums[None] * (float(s) ** 2 / t)), -128, 127) * t)
 
 
 def test_sums_of_integers_agree_and_saturated_ones_do_not(make: Make) -> None:
