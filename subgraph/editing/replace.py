@@ -6,6 +6,7 @@ The boundary is joined by name. The nodes of the other model are appended, then 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName, UsageError

@@ -102,6 +102,7 @@ class OnnxProcess:
         seconds = SECONDS + len(data) // BYTES_PER_SECOND
         reply = child.ask({"call": call, "seconds": seconds, **options}, data)
         if reply is None:
+            self._child = None
             raise self._ended(child.end(), call)
         if error := reply[0]["error"]:
             raise OnnxError(error)
