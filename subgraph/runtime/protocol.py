@@ -37,7 +37,8 @@ def opened(key: bytes, number: int, line: bytes) -> bytes | None:
 
 
 def process_end(lines: Sequence[str], signal: str | None = None, code: int | None = None) -> dict[str, object]:
-    """`process` of `WorkerDied` and of a verdict: always these three keys. `lines`: the last of standard error."""
+    """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a limit was exceeded.
+    `lines`: the last of standard error."""
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 
 

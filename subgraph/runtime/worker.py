@@ -274,8 +274,10 @@ class Worker:
         return True
 
     def _check_memory(self, do: str) -> None:
-        if self.memory is not None and (held := self._process.resident_memory()) > self.memory:
-            raise self._died(do, f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
+        if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
+            error = self._died(do, f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}")
+            error.process["memory"] = self.memory
+            raise error
 
     # ------------------------------------------------------------------------------------------------ the end
 

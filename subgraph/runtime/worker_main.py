@@ -23,7 +23,7 @@ from typing import Any
 
 from subgraph import plugins, system
 from subgraph.documents import from_json, to_json
-from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
+from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
@@ -108,7 +108,7 @@ def _reply(server: Server, line: bytes) -> object:
     except SubcutError as e:
         return {"error": e.to_json()}
     except MemoryError:
-        return {"error": ModelError("running the model needs more memory than is free").to_json()}
+        return {"error": OutOfMemory("running the model needs more memory than is free").to_json()}
     except OSError as e:  # while writing; functions that read raise InputError
         if e.errno in (errno.ENOMEM, errno.EMFILE):
             return {"error": ModelError(f"the process that runs the model has used up a limit: {e.strerror}").to_json()}
