@@ -1,9 +1,9 @@
 """The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
 Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the word that its replies
-begin with (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request follows.
-What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The process
-ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
+begin with (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request
+follows. What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The
+process ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
 """
 
 from __future__ import annotations
