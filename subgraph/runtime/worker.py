@@ -29,6 +29,7 @@ from subgraph.environments import releases
 from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
+from subgraph.runtime.backends import capabilities
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
 from subgraph.storage import folders
@@ -72,10 +73,10 @@ class Worker:
         self.timeout, self.memory = timeout, memory
         self.deadline = math.inf  # of `time.monotonic`, for all requests
         self._word = os.urandom(WORD_BYTES).hex().encode()
-        self._is_ort = backend == "ort" and python is None  # starts no processes of its own, writes no files
-        self._has_sources = backend.endswith(".py") or backend == "torch"
+        self._is_alone = capabilities(backend).alone and python is None
+        self._has_sources = backend.endswith(".py") or bool(capabilities(backend).script)
         self._cleanup = contextlib.ExitStack()
-        scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
+        scratch = "" if self._is_alone else str(self._cleanup.enter_context(_scratch()))
         try:
             self._process = ProcessGroup(
                 [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend],
@@ -309,7 +310,7 @@ class Worker:
         again."""
         with self._kill_lock:
             if not self._ended:
-                self._process.end(strays=not self._is_ort)
+                self._process.end(strays=not self._is_alone)
                 self._ended = True
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import WHOLE, Reference, default_for
+from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers, installed
@@ -131,7 +131,7 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == "ort" and not reference.options and not reference.release  # without limits
+    plain = reference.backend == PLAIN and not reference.options and not reference.release  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
         Reference(

@@ -191,7 +191,7 @@ class Trials(ReferenceModel):
 
     def _held(self, weight: protobuf.TensorProto) -> int:
         """Bytes of memory that a weight takes in the candidate at least."""
-        return held_bytes(weight) if self.candidate.backend == "ort" else raw_bytes(weight)
+        return held_bytes(weight) if self.candidate.can.half_as_float else raw_bytes(weight)
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -247,7 +247,7 @@ class Trials(ReferenceModel):
             else:
                 cut, feeds = self.write_cut(region, records, folder)
                 outputs = cut.outputs
-            if self.candidate.backend != "litert":
+            if not self.candidate.can.tflite_operators:
                 load_origin.write_own_format(folder / "model.onnx", folder)
             options = self.candidate.options
             return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options))
