@@ -13,7 +13,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def used() -> float:
     """Seconds of this process, of its children that have ended, and of those that live."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in both) + _living(os.getpid())
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """This thread takes less CPU time than that in this block, or so many times more as this machine is slower."""
+    begin = time.thread_time()
+    yield
+    taken = time.thread_time() - begin
+    assert taken < seconds or taken < seconds * slowness()
 
 
 def slowness() -> float:

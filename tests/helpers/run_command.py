@@ -26,7 +26,7 @@ from subgraph.commands import Result
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
-SOON = 20  # seconds for an event that takes a tenth of one
+SOON = 100  # seconds for an event that takes a tenth of one, likewise
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> Done:
     """Run one command line to its end.
 
-    With an environment or streams of the test's own it is a process of its own; else it runs in this one, which saves
-    the start of Python and of the reference.
+    It runs in this process, which saves the start of Python and of the reference, unless the test wants streams of its
+    own, or variables that the processes of the command read as well.
     """
-    if env is None and not more:
-        return _run_here([str(w) for w in words], cwd)
+    if not more and all(name.startswith(("SUBCUT_", "XDG_")) for name in env or ()):
+        return _run_here([str(w) for w in words], cwd, environment(env))
     done = subprocess.run(
         [SUBCUT, *words],
         cwd=cwd,
@@ -79,7 +79,7 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def _run_here(words: list[str], cwd: Path) -> Done:
+def _run_here(words: list[str], cwd: Path, variables: Mapping[str, str]) -> Done:
     from subgraph import cli
 
     with contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ def _run_here(words: list[str], cwd: Path) -> Done:
         nothing = stack.enter_context(Path(os.devnull).open(encoding="utf-8"))
         for name, value in (("stdin", nothing), ("stdout", out), ("stderr", err), ("argv", [str(SUBCUT), *words])):
             stack.enter_context(mock.patch.object(sys, name, value))
-        stack.enter_context(mock.patch.dict(os.environ, environment(), clear=True))
+        stack.enter_context(mock.patch.dict(os.environ, variables, clear=True))
         stack.enter_context(contextlib.chdir(cwd))
         stack.enter_context(_own_settings())
         stack.enter_context(mock.patch.object(cli, "_exit", sys.exit))
