@@ -330,11 +330,11 @@ def criterion_code(words: str, origin: str) -> NamedCode:
     if not origin or ".py" not in words:
         return NamedCode("criterion", (), origin)
     from subgraph.comparison import judge
-    from subgraph.runtime.command_line import code_of_python
+    from subgraph.runtime.command_line import Code, code_of_python
 
     files = [Path(file).resolve() for file in judge.files_of(words)]
-    reached = [other for file in files for other in code_of_python(file)]
-    return NamedCode("criterion", tuple(map(str, files)), origin, reached, words)
+    code = sum(map(code_of_python, files), Code())
+    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, complete=code.complete)
 
 
 def require_trust(code: NamedCode, trusted: bool) -> None:
@@ -345,6 +345,11 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
     """
     if shown := trust.require(code, trusted):
         log.info("%s runs: %s", code.role, shown)
+    if not code.complete:
+        log.info(
+            "%s: not all code beside it is watched for changes, there is too much: name what counts by depends",
+            code.role,
+        )
 
 
 def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:

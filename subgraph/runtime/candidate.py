@@ -26,7 +26,7 @@ from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.backends import Capabilities, capabilities
-from subgraph.runtime.command_line import contents, is_file
+from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.digest import digest
@@ -150,17 +150,19 @@ class Candidate:
     def code(self) -> NamedCode:
         """What it runs outside of subcut, for the question whether that is trusted."""
         settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
-        return NamedCode(f"candidate {clean(self.name)}", self.commands, self.origin, self._code(), settings)
+        code = self._code()
+        role = f"candidate {clean(self.name)}"
+        return NamedCode(role, self.commands, self.origin, code.files, settings, complete=code.complete)
 
     def identity(self, version: str) -> dict[str, Any]:
         """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
 
-        `files`: what its commands name, by word; `code`: all that these reach, `command_line` says how far that is
-        known, and what `depends` names; `installed`: the packages of the Python interpreters among these.
+        `files`: what its commands name, by word; `code`: these, the code beside them (`command_line`), and what
+        `depends` names; `installed`: the packages of the Python interpreters among these.
 
         Without name, origin, precision, multi, and where it runs, which change no result.
         """
-        is_command, code = self.runs_commands, self._code()
+        is_command, code = self.runs_commands, self._code().files
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
         words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
         files = {word: contents(folder / word) for word in words}
@@ -177,14 +179,13 @@ class Candidate:
             "installed": digest(command_line.installed(interpreters)),
         }
 
-    def _code(self) -> list[Path]:
+    def _code(self) -> Code:
         """The files of code that its commands reach, and those that `depends` names."""
+        code = Code(tuple(file for pattern in self.depends for file in _matching(pattern)))
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))
-            reached = [file for command in self.commands for file in command_line.code_of_command(command, folder)]
-        else:
-            reached = command_line.code_of_python(Path(self.script)) if self.script else []
-        return [*reached, *(file for pattern in self.depends for file in _matching(pattern))]
+            return sum((command_line.code_of_command(command, folder) for command in self.commands), code)
+        return code + command_line.code_of_python(Path(self.script)) if self.script else code
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:

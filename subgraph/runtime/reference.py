@@ -22,7 +22,6 @@ from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.journal import Journals, remove_journal
 from subgraph.runtime.stretches.model import StretchedModel
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
@@ -37,7 +36,6 @@ OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy an
 STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
 LEAST_LIMIT = 256 << 20  # bytes
 SMALL = 256 << 20  # bytes of weights that need no plan where the user gives no limit
-JOURNALS = ".stretches"  # within the folder of results
 HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
@@ -92,7 +90,6 @@ class Reference:
         python: the interpreter of a release that is installed apart; None for the one beside subcut.
         limit: bytes of memory that the process may use; None for what is free.
         exceeded: was there a model that did not fit?
-        journals: where runs in stretches leave how far they came, for the next process if this one is killed.
     """
 
     def __init__(
@@ -111,7 +108,6 @@ class Reference:
         self.backend, self.limit = backend, limit
         self.fixed = bool(capabilities(backend).reference)
         self.options = {**fixed_options(backend), **(options or {})}
-        self.journals: Path | None = None
         self.exceeded = False
         self._restart = restart
         self._start = partial(Worker, backend, timeout=timeout, memory=memory or limit, python=python)
@@ -120,7 +116,6 @@ class Reference:
         self._lock = threading.RLock()
         self._version = ""
         self._stretched: dict[str, StretchedModel] = {}
-        self._used_journals: dict[str, list[Path]] = {}  # by key
         self._held: object = None  # what the process has under the key `HELD`
 
     def _started(self) -> Worker:
@@ -227,8 +222,6 @@ class Reference:
         with self._lock:
             if self._stretched.pop(key, None) is None:
                 self._worker.drop(key)
-        for folder in self._used_journals.pop(key, ()):
-            remove_journal(folder)
 
     # ------------------------------------------------------------------------------------------------ stretches
 
@@ -238,9 +231,7 @@ class Reference:
         if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
-        used = self._used_journals.setdefault(key, [])
-        journals = Journals(self.journals, used) if self.journals else None
-        model = StretchedModel(graph(), self, space, journals, self.identity, reuse=reuse)
+        model = StretchedModel(graph(), self, space, reuse=reuse)
         fits = model.fits()
         self.exceeded = self.exceeded or not fits
         if fits and not self.limit:
@@ -273,10 +264,6 @@ class Reference:
         """As `run`, of what it holds."""
         return self._worker.run(HELD, into, outputs, feeds)
 
-    def keep_in(self, parent: Path) -> None:
-        """Have runs in stretches leave how far they came in this folder of results."""
-        self.journals = parent.absolute() / JOURNALS
-
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other threads out for this block: a load and the runs that follow it."""
@@ -286,11 +273,8 @@ class Reference:
     def __enter__(self) -> Reference:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.close()
-        if kind is None:  # after an error the next run goes on
-            for folder in (folder for used in self._used_journals.values() for folder in used):
-                remove_journal(folder)
 
 
 def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:

@@ -71,7 +71,6 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
-        reference.keep_in(output)
         values = ReferenceValues(graph, reference, samples, scratch / "values")
         candidate, other, shared, roundings = setup.candidate, setup.candidate_model, None, None
         if isinstance(other, Path):
