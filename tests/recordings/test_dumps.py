@@ -19,7 +19,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import h5py
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -146,18 +145,6 @@ def _horizon(folder: Path) -> None:
     (folder / "layer-1-Dequantize-fc-output-0-fc_out.txt").write_text("0.5\n1.5\n")
 
 
-def _csv(folder: Path) -> None:
-    np.savetxt(folder / "x.csv", ONE.reshape(6, 4), delimiter=",", header="Array shape: (1, 2, 3, 4)")
-    rows = "".join(f"y,{k},{k / 2}\n" for k in range(6)) + "z,1,7\nz,0,-7\n"
-    (folder / "table.csv").write_text(f"tensor,index,value\n{rows}")
-
-
-def _hdf5(folder: Path) -> None:
-    with h5py.File(folder / "run.h5", "w") as file:
-        file["block1/conv1:0"] = ONE
-        file.create_dataset("packed", data=ONE.astype(">f2"), compression="gzip", shuffle=True)
-
-
 def _openvino(folder: Path) -> None:
     (folder / "#3_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 4))
 
@@ -214,8 +201,6 @@ def _trtexec(folder: Path) -> None:
 MADE: dict[str, Callable[[Path], Any]] = {
     "ascend": _ascend_folder,
     "ascend-converted": _converted,
-    "csv": _csv,
-    "hdf5": _hdf5,
     "horizon": _horizon,
     "mnn": copied("mnn"),
     "msprobe": _msprobe,
@@ -684,55 +669,32 @@ def test_large_files_are_mapped(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "x.npy"), ONE), "the file is what it was"
 
 
-# ------------------------------------------------------------------------------------------------ HDF5, CSV
+# ------------------------------------------------------------------------------------------------ text
 
 
-def test_hdf5_links_and_what_is_no_tensor(tmp_path: Path) -> None:
-    """Each dataset once; none of another file; what cannot be read says why, and takes no memory."""
-    np.array([1, 2, 3], np.float32).tofile(tmp_path / "outside.bin")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["x"] = ONE
-    with h5py.File(tmp_path / "run.h5", "w") as file:
-        file["a/x"] = ONE.astype(">f4")
-        file["a/up"], file["a/soft"] = file["/"], h5py.SoftLink("/a/x")
-        file["a/linked"] = h5py.ExternalLink("other.h5", "/x")
-        file.create_dataset("raw", (3,), "f4", external=[("outside.bin", 0, 12)])
-        layout = h5py.VirtualLayout((1, 2, 3, 4), "f4")
-        layout[:] = h5py.VirtualSource("other.h5", "x", ONE.shape)
-        file.create_virtual_dataset("virtual", layout)
-        file.create_dataset("unwritten", (10_000, 10_000, 10_000), "f4", chunks=(10, 10, 10))
-        file.create_dataset("none", (0, 3), "f4")
-        file["text"], file["flags"] = "abc", np.array([True, False])
-        file["record"] = np.zeros(3, [("a", "f4"), ("b", "i4")])
-    (tmp_path / "other.h5").rename(tmp_path / "other.bak")
-    found = {e.tensor: e for e in recording.open(tmp_path / "run.h5")}
-    assert set(found) == {"a/x", "raw", "virtual", "unwritten", "none", "text", "flags", "record"}
-    assert np.array_equal(found["a/x"].read(), ONE) and found["flags"].read().tolist() == [True, False]
-    assert found["none"].read().shape == (0, 3)
-    for name, why in {
-        "raw": "in another file", "virtual": "in another file", "unwritten": "no values were written",
-        "text": "objects", "record": "records",
-    }.items():  # fmt: skip
-        with pytest.raises(InputError, match=why):
-            found[name].read()
+def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Path) -> None:
+    np.savetxt(tmp_path / "said.csv", ONE.reshape(6, 4), delimiter=",", header="Array shape: (1, 2, 3, 4)", fmt="%.4f")
+    np.savetxt(tmp_path / "known.tsv", ONE.reshape(6, 4), delimiter="\t")
+    np.savetxt(tmp_path / "row.csv", np.zeros((1, 90_000)), delimiter=",")  # one line, longer than what is read at once
+    (tmp_path / "profile.csv").write_text("layer,time,flops\nconv1,2,3\n")
+    hints = DumpHints({"known": TensorSpec("float32", ONE.shape)})
+    found = {e.name: e for e in recording.open(tmp_path, hints=hints)}
+    assert found["said"].step == pytest.approx(1e-4) and "profile" not in found
+    for name in ("said", "known"):
+        assert np.array_equal(found[name].read(), ONE)
+    assert found["row"].read().shape == (90_000,) and found["row"].note
 
 
-def test_hdf5_without_h5py_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _hdf5(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="takes h5py") as e:
-        list(recording.open(tmp_path))
-    assert "subcut[hdf5]" in e.value.hint
+def test_a_table_of_pandas_says_how_to_save_it(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(",0,1\n0,1.5,2.5\n")
+    (entry,) = recording.open(tmp_path)
+    assert "header=False" in entry.lacks
 
 
-def test_a_child_that_crashes_costs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _hdf5(tmp_path)
-    entries = list(recording.open(tmp_path))
-    process = entries[0].load.func.__self__._child.process  # type: ignore[attr-defined]
-    process.kill()
-    with pytest.raises(InputError, match=r"run\.h5: h5py ended with code -9"):
-        entries[0].read()
-    assert np.array_equal(entries[0].read(), ONE), "the next question starts another one"
+def test_a_model_of_keras_beside_a_dump_is_counted_as_left_out(tmp_path: Path) -> None:
+    (tmp_path / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    np.save(tmp_path / "x.npy", ONE)
+    assert recording.open(tmp_path).left_out == {".h5": 1}
 
 
 def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
@@ -817,7 +779,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
         recording.open(tmp_path, "npy")
 
 
-@pytest.mark.parametrize("word", [pytest.param(w, marks=pytest.mark.slow) if w == "hdf5" else w for w in FORMATS])
+@pytest.mark.parametrize("word", FORMATS)
 def test_fuzzed_bytes(word: str, made: dict[str, Path], tmp_path: Path) -> None:
     """Every file of each sample, damaged in many ways: values, or an error of ours; never another."""
     rng = np.random.default_rng(len(word))
@@ -863,7 +825,7 @@ def survive(folder: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", [w for w in FORMATS if w != "hdf5"])  # a process of its own reads that: fuzzed above
+@pytest.mark.parametrize("word", FORMATS)
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.integers(0, 10))
 def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int) -> None:
