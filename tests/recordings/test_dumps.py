@@ -45,7 +45,6 @@ from subgraph.recordings.dumps import (
     _ascend,
     _atc,
     _text,
-    tnn,
 )
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
@@ -423,23 +422,13 @@ def test_tnn(folder: Path) -> None:
     assert np.abs(last.read() - np.load(OURS / "rknn/golden/npy/logits.npy")).max() < 1e-5
 
 
-def test_tnn_names_with_hyphens(tmp_path: Path) -> None:
+def test_tnn_names_with_hyphens_are_split_at_the_first(tmp_path: Path) -> None:
     (tmp_path / "00001-a-out-0-b-out-0-c-dims-2.txt").write_text("1.000000000\n2.000000000\n")
     (tmp_path / "00002-q-out-0-q-dims-2.txt").write_text("1\n-2\n")
     assert [(e.node, e.tensor, e.dtype) for e in recording.open(tmp_path)] == [
-        ("a-out-0-b", "c", "float32"),
+        ("a", "b-out-0-c", "float32"),
         ("q", "q", "int32"),
     ]
-    proto = [
-        '"1 2 1 4206624770 ,"',
-        '"x 1 2 1 1 ,"',
-        '" x b-out-0-c ,"',
-        '"b-out-0-c ,"',
-        '" 1 ,"',
-        '"ReLU a 1 1 x b-out-0-c ,"',
-    ]
-    (tmp_path / "m.tnnproto").write_text("\n".join(proto))
-    assert next((e.node, e.tensor) for e in recording.open(tmp_path)) == ("a", "b-out-0-c")
 
 
 def test_tnn_checked(tmp_path: Path) -> None:
@@ -448,13 +437,6 @@ def test_tnn_checked(tmp_path: Path) -> None:
     found = recording.open(tmp_path)
     assert [(e.side, e.tensor) for e in found] == [("cpu", "conv1"), ("device", "conv1")]
     assert np.array_equal(found.entries[1].read(), np.array([0.5, np.nan], np.float32), equal_nan=True)
-
-
-@pytest.mark.parametrize(("name", "layers"), [("squeezenet_v1.1.tnnproto", 65), ("quant_squeezenet_v1.1.tnnproto", 39)])
-def test_tnnproto(name: str, layers: int) -> None:
-    found = tnn.proto(scan(sample(f"tnn/{name}")), name)
-    assert len(found) == layers and found[0][1][0] == "data"
-    assert all(blobs for _, blobs in found)
 
 
 def test_ascend() -> None:
