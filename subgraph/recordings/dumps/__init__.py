@@ -178,6 +178,11 @@ class DumpEntry:
         return self.tensor or f"{self.node}:{self.role}:{self.index}"
 
     @property
+    def label(self) -> str:
+        """The name that the tool wrote, of the tensor or the node."""
+        return self.tensor or self.node
+
+    @property
     def target(self) -> str:
         """Path of a converted file, without its suffix, relative to the folder."""
         return self.stem or PurePosixPath(self.file).with_suffix("").as_posix()
