@@ -198,7 +198,7 @@ class _Judging:
             return TensorRow(
                 match, why=f"printed in steps of {match.entry.step:g}: too few digits to say that it agrees"
             )
-        before, beside = self._beside(name, reference, value, k)
+        before, beside = self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
         row = TensorRow(match, judgement, before=before, beside=beside)
         if not self.choice.accuracy:
             return row

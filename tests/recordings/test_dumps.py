@@ -247,7 +247,7 @@ def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
             with pytest.raises(InputError, match=re.escape(e.file)):
                 e.read()
             continue
-        raw, value = e.raw(), e.read()
+        raw, value = e.load(), e.read()
         assert e.shape is None or raw.shape == e.shape
         assert raw.dtype == tensors.np_dtype(e.dtype)
         assert value.size <= raw.size and e.original_shape in (None, value.shape)
@@ -450,11 +450,11 @@ def test_ascend() -> None:
     )
     assert (made.dtype, made.layout, made.shape) == ("float16", "NC1HWC0", (1, 4, 4, 4, 16))
     assert made.originals == ("res2a_relu",) and made.read().shape == (1, 64, 4, 4)
-    raw = made.raw()
+    raw = made.load()
     for c, h, w in ((0, 0, 0), (17, 3, 1), (63, 2, 2)):
         assert made.read()[0, c, h, w].tobytes() == raw[0, c // 16, h, w, c % 16].tobytes()
     data = (OURS / "ascend" / made.file).read_bytes()
-    assert fed.raw().tobytes() + raw.tobytes() == data[8 + int.from_bytes(data[:8], "little") :]
+    assert fed.load().tobytes() + raw.tobytes() == data[8 + int.from_bytes(data[:8], "little") :]
 
 
 def test_ascend_fused_ops() -> None:
@@ -496,16 +496,11 @@ def test_ascend_mapping_and_odd_files(tmp_path: Path) -> None:
     (tmp_path / "12345").write_bytes(dump({"blobs": [blob]}, np.array([1, 2], np.float32).tobytes()))
     (tmp_path / "mapping.csv").write_text(f"12345,Conv2D.{'n' * 240}.3.0.1585884515795667\n")
     (tmp_path / "Opdebug.Node_OpDebug.3.0.1585884515795667").write_bytes(b"junk")
-    whole = _ascend.message()(version="1.0", op_name="old")
-    one = whole.output.add(data_type=1, size=8, data=np.array([3, 4], np.float32).tobytes())
-    one.shape.dim.extend([2])
-    (tmp_path / "Relu.old.4.0.1585884515795667").write_bytes(whole.SerializeToString())
     strange = [("output", {"size": 2, "type": 33, "shape": (2,)}), ("output", {"size": 4, "type": 27, "shape": (2,)})]
     content = dump({"blobs": strange}, b"ab\x80\x3f\x00\x40")
     (tmp_path / "Relu.strange.4.0.1585884515795667").write_bytes(content)
     found = {e.target: e for e in recording.open(tmp_path)}
     assert found["12345.output.0"].read().tolist() == [1, 2]
-    assert found["Relu.old.4.0.1585884515795667.output.0"].read().tolist() == [3, 4]
     assert "HIFLOAT8" in found["Relu.strange.4.0.1585884515795667.output.0"].lacks
     brain = found["Relu.strange.4.0.1585884515795667.output.1"]
     assert brain.dtype == "bfloat16" and brain.read().astype(float).tolist() == [1, 2]
@@ -565,7 +560,7 @@ def test_horizon(tmp_path: Path) -> None:
     found = recording.open(tmp_path, hints=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))}))
     data, nine, ten, prob = found
     assert (data.node, data.role, data.tensor) == ("ResNet-18_subgraph_0", "input", "data")
-    assert data.raw().shape == (1, 3, 4, 3) and data.read().shape == (1, 3, 3, 4)
+    assert data.load().shape == (1, 3, 4, 3) and data.read().shape == (1, 3, 3, 4)
     assert (nine.tensor, nine.dtype, ten.dtype) == ("x", "int32", "float32")
     assert np.array_equal(prob.read(), ONE)
 
@@ -613,16 +608,12 @@ def test_padded_rows(tmp_path: Path) -> None:
     rows = np.zeros((2, 3, 8), np.int16)
     rows[..., :5] = np.arange(30).reshape(2, 3, 5)
     rows.tofile(tmp_path / "a.bin")
-    listed = [{"name": n, "file": "a.bin", "dtype": "int16", "shape": [2, 3, 5]} for n in "ab"]
-    for extra in ({"aligned": [2, 3, 8]}, {"strides": [48, 16, 2]}):
-        (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed[0] | extra]}))
-        (entry,) = recording.open(tmp_path)
-        assert np.array_equal(entry.read(), np.arange(30).reshape(2, 3, 5))
-    lies: list[dict[str, Any]] = [{"strides": strides} for strides in ([48, 16, 4096], [48, -16, 2], [1])]
-    lies += [{"aligned": aligned} for aligned in ([2, 3, 9], [2, 3], [2, 3, 4])]
-    lies.append({"shape": [2**40, 3, 5], "strides": [0, 0, 0]})
-    for lie in lies:
-        (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed[0] | lie]}))
+    listed = {"name": "a", "file": "a.bin", "dtype": "int16", "shape": [2, 3, 5]}
+    (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed | {"aligned": [2, 3, 8]}]}))
+    (entry,) = recording.open(tmp_path)
+    assert np.array_equal(entry.read(), np.arange(30).reshape(2, 3, 5))
+    for lie in ([2, 3, 9], [2, 3], [2, 3, 4]):
+        (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed | {"aligned": lie}]}))
         with pytest.raises(InputError, match=r"a\.bin"):
             recording.open(tmp_path).entries[0].read()
 
@@ -735,7 +726,6 @@ LIES: list[tuple[str, str, bytes]] = [
     ("openvino", BLOB, ieb(ONE[:0], 4).replace(struct.pack("<3I", 2, 3, 4), b"\xff" * 12)),
     ("onnx-pb", "input_0.pb", TensorProto(name="x", data_type=1, dims=(0, *NEVER)).SerializeToString()),
     ("raw", "manifest.json", listed({"shape": (0, *NEVER)})),
-    ("raw", "manifest.json", listed({"shape": (1,) * 64, "strides": (1,) * 64, "dtype": "uint8"})),
     ("raw", "manifest.json", listed({"shape": (0, 1), "aligned": (0, 1 << 70)})),
     ("text", "x.txt", b"1.0\n" * 2000 + b"one\n"),
     ("text", "x.txt", b"1.0\n" * 2000 + b"1" * 100),
@@ -798,8 +788,8 @@ def survive(folder: Path, word: str) -> None:
         recording.detect(folder)
         for e in list(recording.open(folder, word))[:8]:
             try:
-                assert e.raw().nbytes <= 1 << 20
-                e.read()
+                value = e.read()
+                assert e.load().nbytes <= 1 << 20 and value.nbytes <= 1 << 20
             except SubcutError as error:
                 assert error.what
     except SubcutError as error:

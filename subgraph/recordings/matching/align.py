@@ -114,18 +114,18 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def cast(array: Array, reference: Array) -> Array:
-    """The array in the reference's element type; values beyond its range become infinite or wrap around."""
-    if array.dtype == reference.dtype:
+def as_reference(array: Array, reference: Array, scale: Scale | None = None) -> Array:
+    """The array in the reference's element type; values beyond its range become infinite or wrap around.
+
+    Codes become the real numbers that they stand for, where the reference holds these. Texts stay.
+    """
+    if scale and array.dtype.name in CODES and reference.dtype.kind == "f":
+        array = scale.dequantize(array)
+    if array.dtype == reference.dtype or "O" in (array.dtype.kind, reference.dtype.kind):
         return array
     with np.errstate(all="ignore"):
         converted: Array = array.astype(np_dtype(reference.dtype.name))
         return converted
-
-
-def decoded(array: Array, reference: Array, scale: Scale | None) -> Array:
-    """The real numbers that codes stand for, where the reference holds these; else the array itself."""
-    return scale.dequantize(array) if scale and array.dtype.name in CODES and reference.dtype.kind == "f" else array
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:

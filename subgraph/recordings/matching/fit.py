@@ -21,8 +21,7 @@ from subgraph.recordings.matching.align import (
     NHWC,
     Alignment,
     alignments,
-    cast,
-    decoded,
+    as_reference,
     foldings,
 )
 from subgraph.recordings.matching.matched import TensorMatch
@@ -77,7 +76,7 @@ class Fit:
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self.channels_last
         for way in alignments(value.shape, reference.shape, entry.assumed, last):
-            away = self._distance(value, reference, way, best.scale)
+            away = _distance(value, reference, way, best.scale)
             if away < best.distance or best.alignment is None:
                 best = replace(best, alignment=way, distance=away)
             if away <= SURELY:
@@ -86,12 +85,6 @@ class Fit:
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
         return best
-
-    def _distance(self, value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
-        """Of a value in this alignment from the reference; floats as they would be in the reference's width."""
-        array = decoded(way.apply(value), reference, scale)
-        floats = "float" in array.dtype.name and "float" in reference.dtype.name
-        return relative_l2(reference, cast(array, reference) if floats else array)
 
     def _scale(self, entry: DumpEntry, tensor: str) -> Scale | None:
         """The scale of an entry that holds codes: the recording's own, else the model's."""
@@ -114,7 +107,7 @@ class Fit:
         _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], entry.label[::-1]))
         if way is None:
             return None
-        return replace(match, alignment=way, distance=self._distance(value, reference, way, match.scale))
+        return replace(match, alignment=way, distance=_distance(value, reference, way, match.scale))
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""
@@ -139,7 +132,7 @@ class Fit:
                 except InputError:
                     continue
                 ways = alignments(value.shape, reference.shape, entry.assumed, None)
-                away = {way.words: self._distance(value, reference, way, scale) for way in ways}
+                away = {way.words: _distance(value, reference, way, scale) for way in ways}
                 as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first
                 first += as_first <= NEAR and as_first * CLEARER < as_last
@@ -153,3 +146,8 @@ class Fit:
     def digest(self, entry: DumpEntry) -> bytes:
         """The same for entries of the same numbers."""
         return hashlib.sha256(np.ascontiguousarray(self.value(entry)).tobytes()).digest()
+
+
+def _distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
+    """Of a value in this alignment from the reference."""
+    return relative_l2(reference, as_reference(way.apply(value), reference, scale))

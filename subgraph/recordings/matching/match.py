@@ -139,8 +139,7 @@ class _Matching:
     def _take_given(self) -> None:
         """Match what the user says, and what another run of the tool confirms."""
         said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
-        named = ((e, self.confirmed.get(e.label)) for e in self.entries if e.role == "output")
-        others = {entry: match for entry, match in named if match}
+        others = {e: self.confirmed[e.label] for e in self.entries if e.role == "output" and e.label in self.confirmed}
         capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
@@ -197,13 +196,16 @@ class _Matching:
         for match in self.matches.values():
             shared.setdefault(match.entry, []).append(match)
         for group in shared.values():
-            best, *others = sorted(
-                group,
-                key=lambda m: (m.distance > NEAR and not m.is_namesake, nan_to_inf(m.distance), not m.is_namesake),
-            )
+            written = group[0].entry.tensor
+
+            def order(match: TensorMatch, written: str = written) -> tuple[bool, float, bool]:
+                other_name = match.tensor != written
+                return match.distance > NEAR and other_name, nan_to_inf(match.distance), other_name
+
+            best, *others = sorted(group, key=order)
             for match in others:
                 del self.matches[match.tensor]
-            if others and nan_to_inf(best.distance) > NEAR and not best.is_namesake:
+            if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
                 self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
 
     def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from subgraph.errors import InputError
 from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import Alignment, absorb_print_rounding, absorb_requantization, cast, decoded
+from subgraph.recordings.matching.align import Alignment, absorb_print_rounding, absorb_requantization, as_reference
 from subgraph.recordings.matching.names import without_endings
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.tensors import Record, save, shape_text, type_of
@@ -75,11 +75,6 @@ class TensorMatch:
     remark: str = ""
 
     @property
-    def is_namesake(self) -> bool:
-        """Did the tool write the very name of the tensor?"""
-        return self.tensor == self.entry.tensor
-
-    @property
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
         notes = []
@@ -89,7 +84,7 @@ class TensorMatch:
             notes.append(f"found by value: the recording calls it {self.entry.name}")
         elif self.how == "map":
             notes.append(f"as --map says: the recording calls it {self.entry.name}")
-        elif not self.is_namesake and without_endings(self.entry.tensor):
+        elif self.tensor != self.entry.tensor and without_endings(self.entry.tensor):
             notes.append(f"the recording calls it {self.entry.name}")
         if self.as_in:
             notes.append(f"as in {self.as_in}")
@@ -119,7 +114,7 @@ class TensorMatch:
             raise InputError(f"it has {have}, the model {want}: another type, or another tensor")
         if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
             raise InputError(f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}")
-        return cast(decoded(self.alignment.apply(array), reference, self.scale), reference)
+        return as_reference(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
         """The same, with the reference's value wherever rounding in a text file or of codes explains the difference;
