@@ -23,7 +23,7 @@ from subgraph.origins.converted import converted
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage.tensors import Record, distance, load
+from subgraph.storage.tensors import Record, distance
 from subgraph.text import clean, count
 
 log = logging.getLogger("subcut")
@@ -133,7 +133,7 @@ def _departure(one: Record, other: Record) -> float:
     worst = 0.0
     for a, b in zip(one.files, other.files, strict=True):
         if Path(a).read_bytes() != Path(b).read_bytes():
-            pair = [load(replace(r, form="tensor", files=(f,)), Path("/")) for r, f in ((one, a), (other, b))]
+            pair = [replace(r, form="tensor", files=(f,)).value() for r, f in ((one, a), (other, b))]
             worst = max(worst, _share(*pair) if "float" in one.dtype else math.inf)
     return worst
 
