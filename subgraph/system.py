@@ -9,7 +9,6 @@ The rest of subcut asks this module, so that a port is a matter of one file. Wha
 | a limit of memory | `RLIMIT_DATA` | none: the parent looks at it | `JobMemoryLimit` |
 | a limit of processor time | `RLIMIT_CPU` | `RLIMIT_CPU` | `PerJobUserTimeLimit` |
 | the lock of a folder | `flock` | `flock` | a file in it, `msvcrt.locking` |
-| two folders are exchanged | `renameat2` | `renamex_np` | no: renamed one after the other |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
 
 psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not pay.
@@ -38,7 +37,6 @@ SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-RENAME_EXCHANGE, AT_CWD = 2, -100  # linux/fs.h, linux/fcntl.h
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 
 # ---------------------------------------------------------------------------------------------------- groups
@@ -370,15 +368,6 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def exchange(one: Path, two: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot."""
-    try:
-        call = _c_library().renameat2
-    except (OSError, AttributeError):
-        return False
-    return bool(call(AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(two), RENAME_EXCHANGE) == 0)
 
 
 def flush(path: Path) -> None:

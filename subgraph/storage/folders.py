@@ -1,9 +1,9 @@
 """Result folders: written aside, renamed when complete, never half replaced; and safe file names.
 
 A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its process
-lives. Renaming it into place is atomic; an older result is exchanged with it in one system call. So a kill at any
-moment leaves the old result or the new one, and the next run removes the hidden folder. Where the system has no such
-call, the old result is renamed first (`.NAME.XXXX.subcut-old`); after a kill the next run puts it back.
+lives, and renamed into place. An older result is renamed first (`.NAME.XXXX.subcut-old`), then removed. So a kill at
+any moment leaves the old result or the new one: the next run puts an old one back where there is no new one, and
+removes hidden folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from subgraph import system
 from subgraph.errors import OutputError
 from subgraph.system import Lock
 
@@ -75,7 +74,8 @@ def aside(place: Path) -> Iterator[Path]:
         yield work
         try:
             work.chmod(0o777 & ~_umask())
-            _put(work, place)
+            with _undisturbed():
+                _put(work, place)
         except OSError as e:
             raise OutputError(
                 f"cannot put {place} in its place: {e.strerror or e}", "name another folder with -o"
@@ -100,7 +100,7 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
         raise unwritable(parent, e) from e
     finally:
         with _undisturbed():
-            if work is not None:  # in `aside`, after a success: the older result, or nothing
+            if work is not None:
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
                 lock.close()
@@ -185,14 +185,8 @@ def _put(work: Path, place: Path) -> None:
         except OSError:
             if not place.exists():  # not a race with another run
                 raise
-    if not system.exchange(work, place):
-        _replace(work, place)
-
-
-def _replace(work: Path, place: Path) -> None:
-    """Replace a folder in two steps. The old one is locked meanwhile: only the next run may put it back."""
     old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
-    with Lock(place):
+    with Lock(place):  # until it is removed: only the next run may put it back
         place.rename(old)
         try:
             work.rename(place)
