@@ -15,16 +15,14 @@ import itertools
 import os
 import re
 import shutil
-import signal
 import tempfile
-import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from subgraph.errors import OutputError
-from subgraph.system import Lock
+from subgraph.system import Lock, interrupts_delayed
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
@@ -74,7 +72,7 @@ def aside(place: Path) -> Iterator[Path]:
         yield work
         try:
             work.chmod(0o777 & ~_umask())
-            with _undisturbed():
+            with interrupts_delayed():
                 _put(work, place)
         except OSError as e:
             raise OutputError(
@@ -93,13 +91,13 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
     try:
         sweep(parent)
-        with _undisturbed():
+        with interrupts_delayed():
             work, lock = fresh(parent, name)
         yield work
     except OSError as e:
         raise unwritable(parent, e) from e
     finally:
-        with _undisturbed():
+        with interrupts_delayed():
             if work is not None:
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
@@ -114,23 +112,6 @@ def numbered_folder(parent: Path, stem: str) -> Path:
             (parent / f"{stem}{number}").mkdir(parents=True)
             break
     return parent / f"{stem}{number}"
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until the block is done: it makes or removes a folder."""
-    if threading.current_thread() is not threading.main_thread():  # signals interrupt only the main thread
-        yield
-        return
-    received: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])
 
 
 def unwritable(folder: Path, e: OSError) -> OutputError:
