@@ -1,4 +1,5 @@
-"""Workers that outlive the command that started them: the next command of this test process is lent them.
+"""Workers, and children for onnx, that outlive the command that started them: the next command of this test process is
+lent them.
 
 To start one takes longer than most tests. That of the fake candidate is lent once per test: its faults may hang on how
 many processes there were. Tests that are about starting have the fixture `own_workers`.
@@ -15,7 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from subgraph.blame import rewrites, rewritten
+from subgraph.cases import check
+from subgraph.children import Answering
+from subgraph.editing import draft
 from subgraph.errors import SubcutError
+from subgraph.graph import cut, shape_inference
+from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
@@ -28,6 +35,7 @@ BACKENDS = ("ort", "onnx-reference", fake_candidate.HERE)
 State = dict[str, Any]  # of a `Worker`
 T = TypeVar("T")
 _idle: dict[str, list[State]] = defaultdict(list)  # by backend
+_onnx: list[Answering] = []
 _used: list[State] = []  # of the fake candidate, in this test
 
 
@@ -35,6 +43,8 @@ def lend(on: bool = True) -> None:
     """From now on, commands and fixtures of this process are lent workers, or none."""
     for module in (reference, worker_pool):
         vars(module)["Worker"] = LentWorker if on else Worker
+    for module in (cut, shape_inference, check, draft, rewrites, rewritten):
+        vars(module)["OnnxProcess"] = LentOnnxProcess if on else OnnxProcess
 
 
 def next_test() -> None:
@@ -51,6 +61,20 @@ def close() -> None:
             worker = Worker.__new__(Worker)
             vars(worker).update(states.pop())
             worker.close()
+    while _onnx:
+        _onnx.pop().end()
+
+
+class LentOnnxProcess(OnnxProcess):
+    """One whose child may be older."""
+
+    def _start(self) -> Answering:
+        return _onnx.pop() if _onnx else super()._start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            _onnx.append(self._child)
+            self._child = None
 
 
 class LentWorker(Worker):

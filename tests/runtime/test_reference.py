@@ -11,6 +11,8 @@ from subgraph.runtime.reference import Reference
 
 CRASHES_ON_BAD = """
 import os
+
+pytestmark = pytest.mark.usefixtures("own_workers")
 def load(model, options):
     if model.name == "bad.onnx":
         os._exit(3)

@@ -25,6 +25,8 @@ from subgraph.runtime.worker_pool import Workers
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
 from tests.helpers.run_command import PATIENCE, SOON
 
+pytestmark = pytest.mark.usefixtures("own_workers")
+
 SAY_WHO = "return {f'{os.getpid()} {feeds}': 0}"  # the process's number is the only name that it gives
 
 
