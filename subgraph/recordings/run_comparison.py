@@ -10,6 +10,7 @@ from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Re
 from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
+from subgraph.text import count
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
@@ -173,7 +174,8 @@ class RunComparison:
 
     def _notes_on_errors(self) -> Iterator[str]:
         if self.unlike:
-            yield f"{self.unlike} recorded tensors have neither the name nor the value of a tensor of the model: they may be wrong ones"
+            neither = "neither the name nor the value of a tensor of the model"
+            yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
         by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
         if self.failing and self.unseen_outputs and by_value:
             yield f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}"
