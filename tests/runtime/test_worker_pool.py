@@ -16,6 +16,7 @@ import pytest
 
 from subgraph import system
 from subgraph.errors import OutOfTime, WorkerDied
+from subgraph.precision import Precision
 from subgraph.runtime import worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
