@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands.recorded import interval_lines
 from subgraph.errors import InputError
+from subgraph.precision import Precision
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from subgraph.storage.tensors import Record
     from subgraph.trials.trial import Trials
 
-MOST_PLACES = 4  # at which the search looks before it halves
+MAX_PLACES = 4  # at which the search looks before it halves
 
 
 def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
@@ -44,10 +45,10 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
         trials, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
     )
     own_errors: dict[str, float] = {}
-    places = [i for i in intervals if i.adds_error is not False][:MOST_PLACES]
+    places = [i for i in intervals if i.adds_error is not False][:MAX_PLACES]
     for place in places:
         for name in place.first_bad:
-            alone = compared.rows[name].isolated
+            alone = compared.rows[name].alone
             single = alone is not None and len(place.region.nodes) == 1
             own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
     wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}
@@ -58,7 +59,7 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
 def precision_of(recorded: RecordedRuns) -> str | None:
     """What the device that recorded these runs computes in, where the types of the files tell."""
     precision = replace(recorded, precision=None).candidate.precision
-    return None if precision == "fp32" else precision
+    return None if precision == Precision.FP32 else precision
 
 
 def _outputs(compared: RunComparison) -> list[list[Record]]:
