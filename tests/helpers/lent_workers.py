@@ -66,7 +66,11 @@ def close() -> None:
 
 
 class LentOnnxProcess(OnnxProcess):
-    """One whose child may be older."""
+    """One whose child may be older, and may stand in another folder than its user."""
+
+    def check(self, file: Path) -> None:
+        """As `OnnxProcess.check`."""
+        super().check(file.absolute())
 
     def _start(self) -> Answering:
         return _onnx.pop() if _onnx else super()._start()
