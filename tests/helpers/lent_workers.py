@@ -21,7 +21,7 @@ from subgraph.cases import check
 from subgraph.children import Answering
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
-from subgraph.graph import cut, shape_inference
+from subgraph.graph import cut, protobuf, shape_inference
 from subgraph.graph.onnx_process import OnnxProcess
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.inputs import Sample
@@ -68,9 +68,9 @@ def close() -> None:
 class LentOnnxProcess(OnnxProcess):
     """One whose child may be older, and may stand in another folder than its user."""
 
-    def check(self, file: Path) -> None:
+    def check(self, model: protobuf.ModelProto | Path) -> None:
         """As `OnnxProcess.check`."""
-        super().check(file.absolute())
+        super().check(model.absolute() if isinstance(model, Path) else model)
 
     def _start(self) -> Answering:
         return _onnx.pop() if _onnx else super()._start()

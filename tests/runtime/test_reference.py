@@ -9,10 +9,10 @@ import pytest
 from subgraph.errors import BackendError, ModelError, WorkerDied
 from subgraph.runtime.reference import Reference
 
+pytestmark = pytest.mark.usefixtures("own_workers")
+
 CRASHES_ON_BAD = """
 import os
-
-pytestmark = pytest.mark.usefixtures("own_workers")
 def load(model, options):
     if model.name == "bad.onnx":
         os._exit(3)
