@@ -21,8 +21,8 @@ from subgraph.cases import check
 from subgraph.children import Answering
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
-from subgraph.graph import cut, protobuf, shape_inference
-from subgraph.graph.onnx_process import OnnxProcess
+from subgraph.graph import cut, onnx_process, protobuf, shape_inference
+from subgraph.graph.onnx_process import MEMORY_SHARE, OnnxProcess
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
@@ -66,18 +66,25 @@ def close() -> None:
 
 
 class LentOnnxProcess(OnnxProcess):
-    """One whose child may be older, and may stand in another folder than its user."""
+    """One whose child may be older, and may stand in another folder than its user.
+
+    Where a test sets another limit of memory, the child is its own.
+    """
+
+    @property
+    def _own(self) -> bool:
+        return onnx_process.MEMORY_SHARE != MEMORY_SHARE
 
     def check(self, model: protobuf.ModelProto | Path) -> None:
         """As `OnnxProcess.check`."""
         super().check(model.absolute() if isinstance(model, Path) else model)
 
     def _start(self) -> Answering:
-        return _onnx.pop() if _onnx else super()._start()
+        return _onnx.pop() if _onnx and not self._own else super()._start()
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
-            _onnx.append(self._child)
+            self._child.end() if self._own else _onnx.append(self._child)
             self._child = None
 
 
