@@ -355,7 +355,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
-        notes=comparison.notes,
+        notes=[*comparison.forms.sentences(), *comparison.notes],
     )
 
 
