@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.comparison.top_k import agreement
-from subgraph.display import Displayed
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
@@ -73,7 +72,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(Displayed):
+class Comparison:
     """The tensors of a candidate beside the reference's.
 
     Attributes:
