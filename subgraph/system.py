@@ -18,7 +18,6 @@ psutil is imported inside the functions: its import takes 10 ms, which `subcut c
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import select
@@ -399,18 +398,6 @@ def read_nothing_ahead(handle: int) -> None:
     """Have only those parts of an open file be read from the disk that are asked for."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-
-
-def copy_in_kernel(source: int, target: int, count: int, offset: int) -> int:
-    """Copy some of `count` bytes to the end of a file; how many: 0 where the kernel, or the disk, does not do that."""
-    if not hasattr(os, "copy_file_range"):
-        return 0
-    try:
-        return os.copy_file_range(source, target, count, offset)
-    except OSError as e:
-        if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        return 0
 
 
 def ready(seconds: float, reads: Sequence[int], writes: Sequence[int] = ()) -> set[int]:

@@ -72,7 +72,7 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        document = answer.written(document, work, case, is_ort=trials.candidate.backend == "ort")
+        document = answer.written(document, work, case, is_onnxruntime=bool(trials.candidate.can.reference))
     if case and finding is not None:
         _add_to_report(search, finding, answer.plain(document), case.parent)
     return document

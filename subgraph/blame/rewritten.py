@@ -69,7 +69,7 @@ class Rewriter:
         fed = [{record.name: record for record in sample} for sample in feeds]
         frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
-        python = trials.reference.python if trials.reference.backend == "ort" else None
+        python = trials.reference.python if trials.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
             original = OriginalRegion(cut.to_model(), fed, reference, scratch)
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):

@@ -19,6 +19,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph import plugins
+from subgraph.runtime.backends import capabilities
+from subgraph.runtime.candidate import RUN
 from subgraph.system import processor
 from subgraph.verdict import Signature, Status
 
@@ -188,8 +190,8 @@ class Redactor:
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
         head, sep, rest = spec.partition(":")
-        if head == "cmd" and sep:
-            return f"cmd:{self.command(rest)}"
+        if sep and RUN in capabilities(head).commands:
+            return f"{head}:{self.command(rest)}"
         settings = (word.partition("=") for word in rest.split(",") if word)
         return self._name(head) + sep + ",".join(
             f"{self._key_of_option(key)}={self.option(key, value)}" if eq else self._word(key)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import RegionNoise
@@ -36,7 +34,7 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record
 from subgraph.trials.similar_outputs import fed_with
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -299,7 +297,7 @@ class _Judging:
         outputs: Mapping[str, Record],
     ) -> Judgement:  # fmt: skip
         trials = self.trials
-        reference = np.asarray(load(outputs[meant], Path("/")))
+        reference = outputs[meant].array()
         value, _ = match.compared(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from subgraph import plugins
 from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
@@ -151,10 +152,17 @@ def replay_command(document: Document, case: str) -> str:
     if about["backend"] in DEVICES:
         return f"subcut compare {case} --recorded DIR"
     reference = document["reference"]
-    if reference["backend"] == "torch":  # beside onnxruntime, the module is what differs
+    if _stated(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
         about = reference
-    is_code = about["backend"] in ("cmd", "torch") or about["backend"].endswith(".py")
+    runs_commands = any(step in about["options"] for step in _stated(about, "COMMANDS") or ())
+    is_code = about["backend"].endswith(".py") or runs_commands or _stated(about, "SCRIPT")
     return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
+
+
+def _stated(about: Document, name: str) -> Any:
+    """A constant of the backend of a candidate or reference; None if it is not one of subcut's own."""
+    is_own = about["backend"] in plugins.own_names("backends")
+    return plugins.constant("backends", about["backend"], name) if is_own else None
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:

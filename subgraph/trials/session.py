@@ -12,7 +12,7 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import WHOLE, Reference, default_for
+from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers, installed
@@ -71,7 +71,6 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
-        reference.keep_in(output)
         values = ReferenceValues(graph, reference, samples, scratch / "values")
         candidate, other, known, roundings = setup.candidate, setup.candidate_model, None, None
         if isinstance(other, Path):
@@ -132,7 +131,7 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == "ort" and not reference.options and not reference.release  # without limits
+    plain = reference.backend == PLAIN and not reference.options and not reference.release  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
         Reference(

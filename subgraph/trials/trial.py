@@ -7,7 +7,6 @@ samples that differ in shapes or frozen values are run with cuts of their own.
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,8 +38,6 @@ from subgraph.trials.forms import Form, FormsTried, ShippedModel, shipped_model
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Judgement, Signature, Verdict, joined
 from subgraph.version import __version__
-
-STOPPED_FOR_MEMORY = re.compile(r"was stopped at \d+ MiB, above")  # by `runtime.worker`
 
 
 class NotStored(Exception):
@@ -182,7 +179,7 @@ class Trials(ReferenceModel):
         """Nothing is known of a candidate that was stopped at `--memory`, which is no limit of its own."""
         if self.candidate.memory is None or self.candidate.memory != self.reference.limit:
             return None
-        if failure.signature is not Signature.CRASH or not STOPPED_FOR_MEMORY.search(failure.why):
+        if failure.signature is not Signature.CRASH or "memory" not in failure.process:
             return None
         self._outgrown[region.nodes] = f"at --memory, {failure.why}"
         return unresolved(self._outgrown[region.nodes])
@@ -194,7 +191,7 @@ class Trials(ReferenceModel):
 
     def _held(self, weight: protobuf.TensorProto) -> int:
         """Bytes of memory that a weight takes in the candidate at least."""
-        return held_bytes(weight) if self.candidate.backend == "ort" else raw_bytes(weight)
+        return held_bytes(weight) if self.candidate.can.half_as_float else raw_bytes(weight)
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -250,7 +247,7 @@ class Trials(ReferenceModel):
             else:
                 cut, feeds = self.write_cut(region, records, folder)
                 outputs = cut.outputs
-            if self.candidate.backend != "litert":
+            if not self.candidate.can.tflite_operators:
                 load_origin.write_own_format(folder / "model.onnx", folder)
             options = self.candidate.options
             return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options))

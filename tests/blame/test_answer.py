@@ -73,7 +73,7 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
     record = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "inputs" / "x.npy"),))
     made = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "outputs" / "y.npy"),))
     case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, {})
-    for is_ort in (True, False):
-        code = script(case, [("A",)], is_ort=is_ort)
+    for is_onnxruntime in (True, False):
+        code = script(case, [("A",)], is_onnxruntime=is_onnxruntime)
         compile(code, "script.py", "exec")
         assert len(code.splitlines()) <= 10
