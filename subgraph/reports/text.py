@@ -104,8 +104,10 @@ def _compared(document: Document, shown: View) -> list[str]:
     lines += _whole(document["whole"])
     if shown.lines:
         lines += compared_table(shown)
-        in_place = document["in_place"]
-        judged = any(line.cells[0].status for line in shown.lines)  # if none is, that column says nothing
+        in_place = document.get("in_place")  # documents of before have none, and no `looked_at`
+        judged = not in_place or any(
+            line.cells[0].status for line in shown.lines
+        )  # if none is, the column says nothing
         lines.append(IN_PLACE if judged else f"in place: {word(in_place)}   {in_place['why']}")
     return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document["notes"])]
 
@@ -142,17 +144,15 @@ def _totals(document: Document, shown: View) -> list[str]:
         unresolved = statuses.count("unresolved")
         unsure = f", {unresolved} unresolved" if unresolved else ""
         parts.append(f"{statuses.count('fail')} of {len(statuses)} wrong {way}{unsure}")
-    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document['stopped'] else ''}"]
+    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document.get('stopped') else ''}"]
     if bad:
         lines.append(f"first bad tensor  {bad['tensor']}   node {bad['node']} ({bad['op']})")
         source = next((t.source for t in rows if (t.index, t.tensor) == (bad["index"], bad["tensor"])), "")
         lines += [f"source            {source}"] if source else []
         lines += [f"looks like        {words}" for words in bad["looks_like"]]
-    elif whole == "agree":
-        inner = document["looked_at"]["inner"]
-        unseen = "" if inner else "; without --at, all inner tensors are compared"
-        outputs = count(document["looked_at"]["outputs"], "output")
-        lines.append(f"compared: {outputs}, {count(inner, 'inner tensor')}{unseen}")
+    elif whole == "agree" and (seen := document.get("looked_at")):
+        unseen = "" if seen["inner"] else "; without --at, all inner tensors are compared"
+        lines.append(f"compared: {count(seen['outputs'], 'output')}, {count(seen['inner'], 'inner tensor')}{unseen}")
     elif whole == "fail":
         lines.append("each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion")
     return lines

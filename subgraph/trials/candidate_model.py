@@ -7,16 +7,15 @@ attribution and search see tensors of the reference's model only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from subgraph.errors import InputError, ModelError, NoRegion
+from subgraph.documents import read_document
+from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
@@ -266,18 +265,5 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
     """
     if not (folder / EDGE).is_file():
         return None
-    try:
-        matches = {
-            str(name): MatchedTensor(
-                str(m["other"]), str(m["how"]), tuple(map(int, m["perm"])), str(m["dtype"]),
-                _scale(m["scale"]), _scale(m.get("own")),
-            )
-            for name, m in json.loads((folder / EDGE).read_text(encoding="ascii")).items()
-        }  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{folder / EDGE} is damaged: {e}", "make the case anew") from e
+    matches = read_document(folder / EDGE, dict[str, MatchedTensor], "make the case anew")
     return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)
-
-
-def _scale(written: Any) -> Scale | None:
-    return written and Scale(tuple(written["step"]), tuple(written["zero"]), int(written["axis"]))

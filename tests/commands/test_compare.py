@@ -359,11 +359,11 @@ def test_a_table_that_cannot_be_written_is_told_before_anything_runs(place: str,
 def test_a_table_replaces_a_file_but_no_device(here: Path) -> None:
     (here / "t.csv").write_text("old")
     assert compare("--csv", "t.csv", cwd=here).code == 0
-    assert (here / "t.csv").read_text().startswith("index,node,op,tensor,in_place_status,")
+    assert (here / "t.csv").read_text().startswith("row,index,node,op,tensor,column,status,")
     os.mkfifo(here / "pipe")
     reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     assert compare("--csv", "pipe", cwd=here).code == 0
-    assert os.read(reader, 1 << 16).startswith(b"index,node,op,tensor,")
+    assert os.read(reader, 1 << 16).startswith(b"row,index,node,op,tensor,")
     os.close(reader)
     assert (here / "pipe").is_fifo()
 
