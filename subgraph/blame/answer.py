@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from subgraph.blame.cures import Cure
-from subgraph.blame.document import BlameDocument, Versions
 from subgraph.cases.case import as_json
 from subgraph.cases.find_case import FoundCase, find_case
 from subgraph.cases.layout import BLAME_ANSWER, BLAME_JSON, BLAME_SCRIPT
 from subgraph.diagnosis.passes import in_words
 from subgraph.documents import to_json
 from subgraph.reports.md import code
+from subgraph.results.blame import BlameDocument, Cure, Versions
 from subgraph.text import clean, count
 from subgraph.verdict import Signature
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from subgraph.blame import answer
 from subgraph.blame.blame import Blame, ReleasesAsked
-from subgraph.blame.document import BlameDocument
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.layout import BLAME, RUN_JSON
+from subgraph.results.blame import BlameDocument
 from subgraph.storage import folders
 
 

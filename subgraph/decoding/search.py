@@ -23,12 +23,12 @@ from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
-from subgraph.decoding.document import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow, last_logits, winners
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.graph.model_file import model_digest
+from subgraph.results.loop import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers

@@ -411,4 +411,7 @@ def interval_title(finding: Document, quoted: Quoted = str) -> str:
 
 def left_out(shown: View, quoted: Quoted = str) -> list[str]:
     """What was recorded and not compared, a line per reason."""
-    return [f"{n} left out, {quoted(why)}: {listed(names, quoted)}" for why, n, names in shown.left_out]
+    return [
+        f"{n} left out, {quoted(why)}{f': {listed(names, quoted)}' if names else ''}"
+        for why, n, names in shown.left_out
+    ]

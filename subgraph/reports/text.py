@@ -104,11 +104,11 @@ def _compared(document: Document, shown: View) -> list[str]:
     lines += _whole(document["whole"])
     if shown.lines:
         lines += compared_table(shown)
-        in_place = document.get("in_place")  # documents of before have none, and no `looked_at`
-        judged = not in_place or any(
-            line.cells[0].status for line in shown.lines
-        )  # if none is, the column says nothing
-        lines.append(IN_PLACE if judged else f"in place: {word(in_place)}   {in_place['why']}")
+        in_place = document.get("in_place") or {}  # documents of before have none, and no `looked_at`
+        if in_place and not any(line.cells[0].status for line in shown.lines):  # that column says nothing
+            lines.append(f"in place: {word(in_place)}   {in_place['why']}")
+        else:
+            lines.append(IN_PLACE)
     return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document["notes"])]
 
 

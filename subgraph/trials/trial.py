@@ -79,8 +79,7 @@ class Trials(ReferenceModel):
         extra_runs, extra_nodes: trials that only `run_extra` asked for, and their nodes.
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
         began: when the session began, in seconds since 1970.
-        run_by_hand: returns results in place of the workers. `dataclasses.replace` does not copy it: another candidate
-            runs by itself.
+        run_by_hand: gives results in place of the workers, where a person runs the candidate.
     """
 
     candidate: Candidate
@@ -95,7 +94,7 @@ class Trials(ReferenceModel):
     extra_nodes: int = 0
     seen_keys: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
-    run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
+    run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = None
     _outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     @cached_property
@@ -118,7 +117,7 @@ class Trials(ReferenceModel):
 
     @property
     def comparable(self) -> Collection[str] | None:
-        return self.candidate_model.matches if self.candidate_model else self.known
+        return self.candidate_model.matches if self.candidate_model else self.shared_tensors
 
     # ------------------------------------------------------------------------------------------------ trials
 
@@ -309,7 +308,7 @@ class Trials(ReferenceModel):
         records, other = self.values.records, self.candidate_model
         if not other or region == self._whole or other.problem(region):
             return records
-        changed = other.fed_otherwise(region, records, self.precision, self.new_folder)
+        changed = other.coarser_inputs(region, records, self.precision, self.new_folder)
         try:
             return self.values_with(self.run_on_reference(region, changed)) if changed else records
         except ModelError:

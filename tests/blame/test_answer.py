@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.blame.answer import paragraph, plain, script, states
-from subgraph.blame.cures import Cure
-from subgraph.blame.document import BlameDocument, Versions
-from subgraph.blame.versions import State, Tried
 from subgraph.cases.find_case import FoundCase
+from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature
 
@@ -26,9 +24,9 @@ def found(**fields: Any) -> BlameDocument:
     return BlameDocument(**(usual | fields))
 
 
-def tried(states: str) -> list[Tried]:
-    letters = {"r": State.RIGHT, "w": State.WRONG, "u": State.UNKNOWN}
-    return [Tried(f"1.{k}", letters[letter]) for k, letter in enumerate(states)]
+def tried(states: str) -> list[TriedRelease]:
+    letters = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.UNKNOWN}
+    return [TriedRelease(f"1.{k}", letters[letter]) for k, letter in enumerate(states)]
 
 
 def test_each_kind_begins_with_who_does_what() -> None:
