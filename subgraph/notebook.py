@@ -1,7 +1,7 @@
 """Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a line.
 
 The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is readable in dark ones too;
-words tell what colours do.
+words tell what colours do. `subgraph` names `html` and `drawing` to IPython for the types that are registered here.
 """
 
 from __future__ import annotations

@@ -209,10 +209,11 @@ class CaseManifest:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a candidate did on a case: the status of its verdict, and why."""
+    """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of before lack it."""
 
     status: str
-    why: str
+    signature: str | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ class Server:
             arrays, origins = load_inputs.load_sample(planned)
             types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
         else:
-            records = [Record.from_json(r) for r in feeds]
+            records = [from_json(Record, r) for r in feeds]
             arrays = {r.name: tensors.load(r, folder, mapped=True) for r in records}
             types = {r.name: (r.form, r.dtype) for r in records}
         begin = time.perf_counter()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from subgraph.display import Displayed
 from subgraph.search.oracle import Answer, Items, Query
 from subgraph.search.predicate import Meaning
 from subgraph.verdict import Signature
@@ -32,7 +31,7 @@ CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier o
 
 
 @dataclass(frozen=True)
-class Step(Displayed):
+class Step:
     """One answer and its effect.
 
     Attributes:
@@ -157,7 +156,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Findings(Displayed):
+class Findings:
     """Result of a search.
 
     Attributes:

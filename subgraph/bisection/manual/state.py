@@ -291,7 +291,7 @@ class ManualState(SavedState):
             place = (self.folder / ANSWERS / str(answer.number)).resolve()
             try:
                 recorded[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
-            except (store_entry.Damaged, OSError, ValueError, KeyError) as e:
+            except (store_entry.Damaged, OSError, ValueError, InputError) as e:
                 log.warning("the outputs taken for %d are damaged (%s): it is asked again", answer.number, e)
                 self.log.remove(answer)
                 self.settled = False
