@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from subgraph.runtime.inputs import Origin
 from subgraph.storage.tensors import Record
 
 KEY_BYTES = 32
@@ -86,7 +87,7 @@ class ModelRun:
 
     tensors: tuple[Record, ...]
     fed: tuple[Record, ...]
-    origins: Mapping[str, str]
+    origins: Mapping[str, Origin]
     others: tuple[str, ...]
     seconds: float
 

@@ -26,7 +26,7 @@ from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
 from subgraph.runtime import command_line
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import Origin, Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, sealed
 from subgraph.storage.tensors import Record, Value
 
@@ -269,7 +269,7 @@ class Server:
         from subgraph.storage import tensors
 
         folder, run = Path(into), self.models[key]
-        origins: dict[str, str] = {}
+        origins: dict[str, Origin] = {}
         if sample is not None:
             planned = from_json(Sample, sample)
             arrays, origins = load_inputs.load_sample(planned)

@@ -81,8 +81,9 @@ def begin(state: ManualState, trials: Trials) -> None:
         for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
             tensors = [_keep(state.folder, records[n], f"input_{i}", k, "inputs") for i, n in enumerate(graph.inputs)]
             tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
-            fed = list(captured.fed.values())
-            state.samples.append(FedSample(captured.label, fed, captured.origins, tensors))
+            fed, origins = list(captured.fed.values()), captured.origins
+            texts, kinds = {n: str(o) for n, o in origins.items()}, {n: o.kind for n, o in origins.items()}
+            state.samples.append(FedSample(captured.label, fed, texts, tensors, kinds))
         if state.recorded:
             outputs = [
                 [_keep(state.folder, record, f"output_{i}", k, "recorded") for i, record in enumerate(sample)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph.documents import keyed
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import ImageOptions
+from subgraph.runtime.inputs import ImageOptions, Origin, OriginKind
 from subgraph.storage.tensors import Record
 
 MAX_BATCH = 64  # tasks at once
@@ -56,18 +56,23 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class FedSample:
-    """The values of one sample when the loop began: `fed` by the user, without files; `tensors` kept in the folder."""
+    """The values of one sample when the session began: `fed` by the user, without files; `tensors` kept in the folder.
+
+    `origins`: where the values came from, for people; `kinds`: the kind of source, missing in older states.
+    """
 
     label: str
     fed: Sequence[Record]
     origins: Mapping[str, str]
     tensors: Sequence[Record]
+    kinds: Mapping[str, OriginKind] = field(default_factory=dict)
 
     @property
     def captured(self) -> Captured:
         """As a capture gives it; files are below the loop's folder."""
         tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
-        return Captured(self.label, tensors, fed, dict(self.origins))
+        origins = {name: Origin(self.kinds.get(name, OriginKind.FILE), text) for name, text in self.origins.items()}
+        return Captured(self.label, tensors, fed, origins)
 
 
 @dataclass(frozen=True)

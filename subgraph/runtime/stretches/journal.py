@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
+from subgraph.runtime.inputs import Origin
 from subgraph.storage.tensors import Record
 from subgraph.system import Lock, flush
 
@@ -44,7 +45,7 @@ class RunState:
     position: int = -1
     records: dict[str, Record] = field(default_factory=dict)
     fed: tuple[Record, ...] = ()
-    origins: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -66,7 +67,8 @@ class Journal:
             found = json.loads((self.folder / AT).read_text(encoding="utf-8"))
             records = [Record.from_json(r) for r in found["records"]]
             fed = tuple(Record.from_json(r) for r in found["fed"])
-            state = RunState(found["position"], {r.name: r for r in records}, fed, found["origins"], found["seconds"])
+            origins = from_json(dict[str, Origin], found["origins"])
+            state = RunState(found["position"], {r.name: r for r in records}, fed, origins, found["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             state = RunState()
         files = [self.folder / file for record in state.records.values() for file in record.files]
