@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from benchmarks.real import BUGS, FIXTURES, LIGHT, Bug
+from tests.helpers import fake_candidate
 from tests.helpers.run_command import subcut
 from tests.helpers.versions import with_padfusion_bug
 
 LONG = 250  # seconds
-BF16 = "OpenVINO computes in float32 here: the processor has no bfloat16 (avx512_bf16, amx_bf16)"
 CONTROLS = ("light_squeezenet", "light_shufflenet")
 MNN_SOFTMAX = "MNN takes Softmax of opset 9 over the last axis; that fails alone (`softmax_9` below)"
 
@@ -25,7 +25,7 @@ def bisect(model: Path, *words: str | Path, cwd: Path) -> dict[str, Any]:
 
 
 def name_of(bug: Bug) -> str:
-    return f"{bug.case}-{bug.candidate}{'-forced' if bug.criterion else ''}"
+    return f"{bug.case}-{bug.candidate}"
 
 
 @pytest.mark.slow
@@ -44,18 +44,21 @@ def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", [b for b in BUGS if not b.truth], ids=name_of)
-def test_rounding_has_no_culprit(bug: Bug, tmp_path: Path) -> None:
-    """Single nodes fail alone by any fixed tolerance; the whole model has only the noise of its precision."""
-    folder = FIXTURES / bug.case
-    words = ["--criterion", bug.criterion] if bug.criterion else []
-    image = folder / "input_x.npy"
-    document = bisect(folder / "model.onnx", "-i", image, "-c", bug.candidate, *words, cwd=tmp_path)
-    if document["candidate"]["precision"] == "fp32":
-        pytest.skip(BF16)
-    culprits = [f for f in document["findings"] if f["kind"] == "culprit"]
-    assert not culprits
-    assert document["outcome"] in (("disagree",) if bug.criterion else ("agree", "claimed"))
+@pytest.mark.parametrize("criterion", ["", "numpy:rtol=1e-3,atol=1e-5"])
+def test_rounding_has_no_culprit(criterion: str, tmp_path: Path) -> None:
+    """Squares overflow float16 alone; in the whole model a fused kernel keeps them in float32: only noise is left.
+
+    Seen with OpenVINO in f16. Few processors compute in it, so it is simulated.
+    """
+    (case,) = {b.case for b in BUGS if not b.truth}
+    candidate = f"{fake_candidate.HERE}:half=yes,fuses=Pow+ReduceMean+Add+Sqrt+Div+Mul"
+    words: list[str | Path] = ["-i", FIXTURES / case / "input_x.npy", "-c", candidate, "--precision", "fp16"]
+    words += ["--criterion", criterion] if criterion else []
+    document = bisect(FIXTURES / case / "model.onnx", *words, cwd=tmp_path)
+    assert not [f for f in document["findings"] if f["kind"] == "culprit"]
+    assert document["outcome"] == ("disagree" if criterion else "agree")
+    overflows = [s for s in document["steps"] if s["signature"] == "nan"]
+    assert bool(overflows) == bool(criterion), "found alone, and not blamed"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ Several words of one option are joined by `+`:
     blots   names, `*` for all: every output of a model that contains one of them is off by 1
     scale   a factor on the output of every node: small errors that add up
     half    any word: each tensor, weights too, is rounded to float16
+    fuses   op types whose outputs `half` does not round inside a model, only at its end: a kernel keeps them in float32
     dies    names, `*` for all: aborts when it runs a model that contains one of them
     above   a number: aborts only if an input has a larger element
     refuses names, `*` for all: refuses every model that contains one of them
@@ -140,12 +141,12 @@ def spoil(graph: Any, options: Mapping[str, str]) -> None:
         for node in list(graph.node):
             _behind(graph, node, [("Mul", ["@right", "@amount"], "@")], float(options["scale"]))
     if options.get("half"):
-        _halve(graph)
+        _halve(graph, options.get("fuses", "").split("+"))
 
 
-def _halve(graph: Any) -> None:
-    """Round the inputs, the weights and the outputs of all nodes to float16."""
-    nodes = list(graph.node)
+def _halve(graph: Any, fused: list[str]) -> None:
+    """Round the inputs, the weights and the outputs of all nodes to float16, except between fused nodes."""
+    nodes, outputs = list(graph.node), {o.name for o in graph.output}
     del graph.node[:]
     for name in [*(i.name for i in graph.input), *(w.name for w in graph.initializer)]:
         graph.node.extend(_rounded(name, f"{name}/half"))
@@ -153,6 +154,9 @@ def _halve(graph: Any) -> None:
             node.input[:] = [f"{name}/half" if read == name else read for read in node.input]
     for node in nodes:
         name = node.output[0]
+        if node.op_type in fused and name not in outputs:
+            graph.node.append(node)
+            continue
         node.output[0] = f"{name}/right"
         graph.node.extend([node, *_rounded(f"{name}/right", name)])
 

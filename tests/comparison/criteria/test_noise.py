@@ -448,12 +448,6 @@ REGIONS: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
              {"w": normal(4, 3, 3, 3), "s": np.abs(normal(4)), "m": normal(4), "v": np.abs(normal(4)) + 1}),
     "cancelling": ("g (float[64] x) => (float[64] y) { a = Add(x, big) b = Sub(a, big) y = Mul(b, b) }",
                    {"x": normal(64)}, {"big": np.float32(1e6)}),
-    "quantized": ("""g (float[1,64] x) => (float[1,32] y) {
-        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, s, z) a = MatMul(d, v)
-        p = QuantizeLinear(a, t, z) y = DequantizeLinear(p, t, z) }""",
-                  {"x": normal(1, 64)},
-                  {"w": np.random.default_rng(1).integers(-99, 99, (64, 32), np.int8), "s": np.float32(0.02),
-                   "t": np.float32(0.1), "z": np.int8(0)}),
     "argmax": ("g (float[8,64] x) => (int64[8,1] y) { a = MatMul(x, w) y = ArgMax <axis=1> (a) }",
                {"x": normal(8, 64)}, {"w": normal(64, 64, seed=1)}),
 }  # fmt: skip
@@ -480,6 +474,35 @@ def _check_injected_errors(region: CapturedRegion) -> None:
         blank = y.copy()
         blank.flat[0] = NAN
         assert region.judge(blank).signature is Signature.NAN
+
+
+QUANTIZED = """g (float[1,64] x) => (float[1,32] y) {
+    q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, s, z) a = MatMul(d, v)
+    p = QuantizeLinear(a, t, z) y = DequantizeLinear(p, t, z) }"""
+
+
+def in_integers(x: Array, w: Array, s: Any, t: Any, saturates: bool = False) -> Array:
+    """The quantized region as onnxruntime's integer kernels compute it: by unsigned inputs, two products at a time.
+
+    `saturates`: in 16 bits, as with AVX2 and no VNNI.
+    """
+    q = np.clip(np.rint(x / s), -128, 127).astype(np.int64)
+    pairs = ((q + 128).T * w).reshape(32, 2, 32).sum(axis=1)
+    if saturates:
+        pairs = np.clip(pairs, -(2**15), 2**15 - 1)
+    sums = pairs.sum(axis=0) - 128 * w.sum(axis=0, dtype=np.int64)
+    return f32(np.clip(np.rint(sums[None] * (float(s) ** 2 / t)), -128, 127) * t)
+
+
+def test_sums_of_integers_agree_and_saturated_ones_do_not(make: Make) -> None:
+    """The integer kernels of this processor may be either."""
+    s, t, x = np.float32(0.02), np.float32(0.1), normal(1, 64)
+    w = np.random.default_rng(1).integers(-99, 99, (64, 32), np.int8)
+    region = make(QUANTIZED, {"x": x}, w=w, s=s, t=t, z=np.int8(0))
+    for options in ("", "floor=0"):
+        assert region.judge(in_integers(x, w, s, t), options=options).label == "agrees"
+        assert region.judge(in_integers(x, w, s, t, saturates=True), options=options).status is FAIL
+    _check_injected_errors(region)
 
 
 @pytest.mark.parametrize("claim", [FP16, BF16])
