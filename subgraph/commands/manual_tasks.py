@@ -52,7 +52,7 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
 def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path) -> list[str]:
     """The tasks and the next command, in words; `usual`: the folder of results that need not be named."""
     seen = bisection.new_steps
-    more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
+    more = f", about {seen[-1].estimated_runs} more to come" if seen and seen[-1].estimated_runs else ""
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     if manual.recorded and not manual.log:
         told = "known from the recording, which only guides the search:"
