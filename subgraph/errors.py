@@ -8,6 +8,7 @@ SubcutError                 exit code
 │   └── ResultExists        2   another result is in the place of this one
 ├── ModelError              3   the model cannot be read, is broken or is not supported
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
+│   ├── OutOfMemory         3   running the model needs more memory than is free
 │   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
 │   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
@@ -96,6 +97,10 @@ class DataError(ModelError):
     """A weight's external file is missing, short or outside the model's folder."""
 
 
+class OutOfMemory(ModelError):
+    """Running the model needs more memory than is free."""
+
+
 class Refused(ModelError):
     """A backend does not accept the model, while converting or building."""
 
@@ -113,7 +118,8 @@ class Unreachable(BackendError):
 class WorkerDied(BackendError):
     """The process that ran a model crashed, hung or grew too large.
 
-    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines).
+    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines); and `memory`,
+    the limit in bytes, if the process was stopped because it exceeded that.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ The rest of subcut asks this module, so that a port is a matter of one file. Wha
 | a group ends with this process | the kernel kills it | a worker sees the end of its input | a job object |
 | what left its group is found | by parent and by environment | by environment | all that is in the job |
 | a limit of memory | `RLIMIT_DATA` | none: the parent looks at it | `JobMemoryLimit` |
-| a limit of processor time | `RLIMIT_CPU` | `RLIMIT_CPU` | `PerJobUserTimeLimit` |
 | the lock of a folder | `flock` | `flock` | a file in it, `msvcrt.locking` |
 | two folders are exchanged | `renameat2` | `renamex_np` | no: renamed one after the other |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
@@ -18,7 +17,6 @@ psutil is imported inside the functions: its import takes 10 ms, which `subcut c
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import select
@@ -47,12 +45,12 @@ LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 class ProcessGroup(subprocess.Popen[bytes]):
     """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
 
-    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may use.
+    Ctrl-C does not reach it. `memory`: bytes that it may allocate.
     """
 
     def __init__(
         self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
-        seconds: int | None = None, **options: Any,
+        **options: Any,
     ) -> None:  # fmt: skip
         self._mark, self._ended = os.urandom(16).hex(), False
         held, lifeline = _pipe()
@@ -63,7 +61,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
                 super().__init__(words, env=marked, start_new_session=True, pass_fds=[held], **options)
                 _groups.add(self.pid)
             _kill_when_closed(held, self.pid)
-            limit(self.pid, memory=memory, seconds=seconds)
+            limit(self.pid, memory=memory)
         except BaseException:
             self._lifeline.close()
             raise
@@ -266,8 +264,8 @@ def free_memory() -> int:
     return int(free * MEMORY_SHARE)
 
 
-def limit(pid: int, *, memory: int | None = None, seconds: int | None = None) -> None:
-    """Bound what a process may allocate, and the processor time that it may use, where it is not bounded more already.
+def limit(pid: int, *, memory: int | None = None) -> None:
+    """Bound what a process may allocate, where it is not bounded more already.
 
     0 is this process. Nothing where the system has no such limit of another process.
     """
@@ -275,15 +273,9 @@ def limit(pid: int, *, memory: int | None = None, seconds: int | None = None) ->
         import resource
 
         if memory is not None:
-            most = _least(memory, resource.prlimit(pid, resource.RLIMIT_DATA)[1])
+            hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]  # RLIM_INFINITY is -1
+            most = memory if hard < 0 else min(memory, hard)
             resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
-        if seconds is not None:
-            hard = resource.prlimit(pid, resource.RLIMIT_CPU)[1]  # at this one there is no SIGXCPU
-            resource.prlimit(pid, resource.RLIMIT_CPU, (_least(seconds, hard), hard))
-
-
-def _least(wanted: int, hard: int) -> int:
-    return wanted if hard < 0 else min(wanted, hard)  # RLIM_INFINITY is -1
 
 
 def cores() -> int:
@@ -399,18 +391,6 @@ def read_nothing_ahead(handle: int) -> None:
     """Have only those parts of an open file be read from the disk that are asked for."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-
-
-def copy_in_kernel(source: int, target: int, count: int, offset: int) -> int:
-    """Copy some of `count` bytes to the end of a file; how many: 0 where the kernel, or the disk, does not do that."""
-    if not hasattr(os, "copy_file_range"):
-        return 0
-    try:
-        return os.copy_file_range(source, target, count, offset)
-    except OSError as e:
-        if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        return 0
 
 
 def ready(seconds: float, reads: Sequence[int], writes: Sequence[int] = ()) -> set[int]:

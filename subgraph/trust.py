@@ -31,7 +31,7 @@ class NamedCode:
         role: what it is for: "candidate npu", "criterion".
         shown: its command lines, files and libraries; empty where none of it is code.
         origin: the file that names it; "" if the user typed it.
-        files: all that it is known to reach, with itself.
+        files: all that it is known to reach, with itself; complete: these are not too many to be looked at.
         settings: what else it depends on, as JSON.
     """
 
@@ -40,6 +40,7 @@ class NamedCode:
     origin: str
     files: Sequence[Path] = ()
     settings: Any = None
+    complete: bool = True
 
     @property
     def is_foreign(self) -> bool:
@@ -84,8 +85,9 @@ def _extent(code: NamedCode) -> str:
     text = " ".join(code.shown)
     further = sorted({file.name for file in code.files if file.name not in text})
     some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")
-    also = f"and {count(len(further), 'file')} that it reaches ({some})" if further else "as it stands there"
-    return f"Trust covers this {also}, not what it loads in other ways"
+    also = f"and {count(len(further), 'file')} of code beside it ({some})" if further else "as it stands there"
+    more = "" if code.complete else "; there are too many files beside it to cover them all"
+    return f"Trust covers this {also}, not what it loads in other ways{more}"
 
 
 def _digest(code: NamedCode) -> str:

@@ -120,6 +120,7 @@ def each(modules: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[
 
 
 PACKAGES = sorted({module.rpartition(".")[0] for module in MODULES} - {""})
+BACKENDS = plugins.own_names("backends")
 PLUGINS = sorted(folder.replace("/", ".") for folder in plugins.FOLDERS.values())
 
 
@@ -191,6 +192,15 @@ TESTS = Path(__file__).parent
 COVERED = "\n".join(
     ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in TESTS.rglob("test_*.py")
 )
+
+
+@each([m for m in MODULES if not m.startswith("runtime.backends.")])
+def test_nobody_asks_which_backend_it_is(module: str) -> None:
+    """A backend states what it can do: `runtime.backends.Capabilities`."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Compare):
+            words = [word for word in ast.walk(node) if isinstance(word, ast.Constant)]
+            assert not [word.value for word in words if word.value in BACKENDS], f"{module}:{node.lineno}"
 
 
 def test_no_class_name_is_used_twice() -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import comparable
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
-from subgraph.storage.tensors import load
 from subgraph.trials.attribution import attribute, remaining_error
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
@@ -66,6 +64,6 @@ def _error(trials: Trials, region: Region) -> float:
     for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":
-                pair = comparable(load(reference[name], Path("/")), load(candidate[name], Path("/")))
+                pair = comparable(reference[name].value(), candidate[name].value())
                 errors.append(pair.relative_error if pair else 0.0)
     return max(errors)

@@ -19,9 +19,9 @@ from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import sources
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
+from subgraph.runtime.backends import capabilities
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
-from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import compared_model, ranked, ranking
 from subgraph.trials.forms import Form
@@ -115,7 +115,8 @@ def _reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.reference.identity()
     backend, given = Path(identity["backend"]).name, identity["options"]
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
-    name = f"torch:{_from_here(given['file'])}:{given['build']}" if backend == "torch" else backend
+    script = capabilities(backend).script
+    name = f"{backend}:{_from_here(given[script])}:{given['build']}" if script else backend
     return RuntimeDocument(name, backend, options, identity["version"], "fp32")
 
 
@@ -366,7 +367,7 @@ def _differences(
     if result.failure or worst.name not in result.tensors[k]:
         return None, None
     records = values.records[k][worst.name], result.tensors[k][worst.name]
-    pair = comparable(*(load(record, Path("/")) for record in records))
+    pair = comparable(*(record.value() for record in records))
     if pair is None:
         return None, None
     d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)

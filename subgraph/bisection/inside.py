@@ -70,7 +70,7 @@ class Entered:
 
 def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
     """Is this finding a single node with something inside that the candidate can be asked about?"""
-    if len(nodes) != 1 or trials.candidate_model or trials.run_by_hand or trials.known is not None:
+    if len(nodes) != 1 or trials.candidate_model or trials.run_by_hand or trials.shared_tensors is not None:
         return False
     return holds_bodies(trials.graph, nodes[0]) and nodes[0] not in trials.graph.random_nodes
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from subgraph.blame.cures import Cure
-from subgraph.blame.document import BlameDocument, Versions
 from subgraph.cases.case import as_json
 from subgraph.cases.find_case import FoundCase, find_case
 from subgraph.cases.layout import BLAME_ANSWER, BLAME_JSON, BLAME_SCRIPT
 from subgraph.diagnosis.passes import in_words
 from subgraph.documents import to_json
 from subgraph.reports.md import code
+from subgraph.results.blame import BlameDocument, Cure, Versions
 from subgraph.text import clean, count
 from subgraph.verdict import Signature
 
@@ -24,13 +23,13 @@ MOST_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def written(document: BlameDocument, folder: Path, case: Path | None, *, is_ort: bool) -> BlameDocument:
+def written(document: BlameDocument, folder: Path, case: Path | None, *, is_onnxruntime: bool) -> BlameDocument:
     """The document with its answer and script; all three as files in a folder.
 
     Raises:
         UsageError: the case cannot be read. OutputError: nothing can be written.
     """
-    code_of_case = script(find_case(case), document.passes, is_ort=is_ort) if case else ""
+    code_of_case = script(find_case(case), document.passes, is_onnxruntime=is_onnxruntime) if case else ""
     document = replace(document, answer=paragraph(document), script=code_of_case)
     texts = (as_json(to_json(document)), f"{document.answer}\n".encode(), code_of_case.encode())
     for name, text in zip((BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT), texts, strict=True):
@@ -106,7 +105,7 @@ def _cure(cure: Cure) -> str:
     return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
 
 
-def script(case: FoundCase, passes: Sequence[Sequence[str]], *, is_ort: bool) -> str:
+def script(case: FoundCase, passes: Sequence[Sequence[str]], *, is_onnxruntime: bool) -> str:
     """Python of ten lines, with onnxruntime and numpy only, to be run in the case's folder."""
     home = case.place.resolve()
     feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
@@ -120,7 +119,7 @@ def script(case: FoundCase, passes: Sequence[Sequence[str]], *, is_ort: bool) ->
         "plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL",
         f"expected = ort.InferenceSession('model.onnx', plain).run({outputs!r}, feeds)",
     ]
-    if is_ort:
+    if is_onnxruntime:
         off = list(passes[0]) if passes else []
         lines += [
             f"for off in ([], {off!r}):" if off else "for off in ([],):",

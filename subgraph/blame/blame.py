@@ -11,14 +11,14 @@ from functools import cached_property
 from pathlib import Path
 
 from subgraph.blame import versions
-from subgraph.blame.cures import Cure, Prover, open_prover
-from subgraph.blame.document import Versions
+from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
-from subgraph.blame.versions import History, State, Tried
+from subgraph.blame.versions import History
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
+from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.text import clean, count
 from subgraph.trials.session import Setup, with_candidate
@@ -186,7 +186,7 @@ class Blame:
             raise UsageError(f"--versions {clean(asked.span)}: no release lies there", f"{known[0]}..{known[-1]}")
         return inside
 
-    def _ask(self, version: str, asked: ReleasesAsked) -> Tried:
+    def _ask(self, version: str, asked: ReleasesAsked) -> TriedRelease:
         """One release on the region."""
         if version == self._own(asked):
             return self._tried(version, self.verdict)
@@ -200,15 +200,19 @@ class Blame:
             with with_candidate(self.trials, candidate, f"release-{self.runs}") as other:
                 tried = self._tried(version, other.verdict(self.region))
         except SubcutError as e:
-            tried = Tried(version, State.UNKNOWN, e.what)
-        log.info("  %s  %s%s", version, tried.state, f": {clean(tried.why)}" if tried.state is State.UNKNOWN else "")
+            tried = TriedRelease(version, ReleaseState.UNKNOWN, e.what)
+        log.info(
+            "  %s  %s%s", version, tried.state, f": {clean(tried.why)}" if tried.state is ReleaseState.UNKNOWN else ""
+        )
         return tried
 
-    def _tried(self, version: str, verdict: Verdict) -> Tried:
+    def _tried(self, version: str, verdict: Verdict) -> TriedRelease:
         """A refusal is wrong where it is the fault; elsewhere the release cannot be told."""
         refuses = verdict.signature is self.verdict.signature is Signature.REFUSED
-        state = {Status.AGREE: State.RIGHT, Status.FAIL: State.WRONG}.get(verdict.status, State.UNKNOWN)
-        return Tried(version, State.WRONG if refuses else state, verdict.why)
+        state = {Status.AGREE: ReleaseState.RIGHT, Status.FAIL: ReleaseState.WRONG}.get(
+            verdict.status, ReleaseState.UNKNOWN
+        )
+        return TriedRelease(version, ReleaseState.WRONG if refuses else state, verdict.why)
 
     # ------------------------------------------------------------------------------------------------ cures
 
@@ -320,6 +324,6 @@ def _mended(history: Versions) -> list[str]:
 
 
 def _as_document(found: History) -> Versions:
-    unknown = {t.version: t.why for t in found.tried if t.state is State.UNKNOWN}
-    wrong, right = found.of(State.WRONG), found.of(State.RIGHT)
+    unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
+    wrong, right = found.of(ReleaseState.WRONG), found.of(ReleaseState.RIGHT)
     return Versions(wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from subgraph.blame.draws import drawn, extended
 from subgraph.blame.parameters import parameters
-from subgraph.documents import absent
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.graph.region import Region
+from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
 from subgraph.trials.session import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
@@ -30,30 +30,6 @@ DRAWS = 3  # inputs beside the samples
 TIMED = 7  # runs of which the median counts
 WARM = 2  # before these
 LEAST = 1e-6  # seconds: less is not measured
-
-
-@dataclass(frozen=True)
-class Cure:
-    """Something that heals the region, or the whole model.
-
-    Attributes:
-        kind: pass, switch, version or rewrite. what: the change, in words. how: as a user would make it.
-        proven: the whole model agrees on all samples and on the draws.
-        heals: whole or region.
-        slowdown: its time over the original's; None where it was not measured.
-        why: where it is not proven, what the whole model does with it.
-        model: of a rewrite, the file of the whole model. equal: how the reference's outputs of the region stay.
-    """
-
-    kind: str
-    what: str
-    how: str
-    proven: bool
-    heals: str
-    slowdown: float | None = None
-    why: str = ""
-    model: str | None = absent()
-    equal: str | None = absent()
 
 
 @dataclass

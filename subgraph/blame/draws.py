@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.runtime.inputs import Feeding
-from subgraph.storage.tensors import Record, Value, load, save
+from subgraph.storage.tensors import Record, Value, save
 
 NOISE = 0.1  # of the standard deviation of a tensor
 
@@ -26,7 +26,7 @@ def drawn(
         sample = samples[k % len(samples)]
         changed = {}
         for i, (name, record) in enumerate(sample.items()):
-            value = _drawn(load(record, Path("/")), k, rng) if record.form == "tensor" and name not in kept else None
+            value = _drawn(record.value(), k, rng) if record.form == "tensor" and name not in kept else None
             changed[name] = record
             if value is not None:
                 saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
-from subgraph.errors import SubcutError, UsageError, WorkerDied
+from subgraph.errors import SubcutError, UsageError
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import load
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
+from subgraph.trials.reference_model import run_loaded
 from subgraph.verdict import Judgement, Status
 
 IDENTICAL, NOISE, DIFFERENT, NOT_RUN = "bit-identical", "within fp32 noise", "different", "not run"
@@ -117,20 +117,12 @@ class OriginalRegion:
         folder = numbered_folder(self._scratch, "run")
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        stems = {v.name: f"o{i}" for i, v in enumerate(model.graph.output)}
-        found = []
+        feeds = [[sample[v.name] for v in model.graph.input] for sample in self._samples]
+        outputs = [v.name for v in model.graph.output]
         with self._reference.exclusive():
             self._reference.load(str(folder), path)
-            try:
-                for k, sample in enumerate(self._samples):
-                    into = folder / str(k)
-                    into.mkdir()
-                    run = self._reference.run(str(folder), into, stems, [sample[v.name] for v in model.graph.input])
-                    found.append({r.name: r.within(str(into)) for r in run.tensors})
-            finally:
-                with suppress(WorkerDied):  # a dead process holds no model
-                    self._reference.drop(str(folder))
-        return found
+            new_folder = partial(numbered_folder, folder, "sample")
+            return run_loaded(self._reference, str(folder), feeds, outputs, new_folder)
 
 
 def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:

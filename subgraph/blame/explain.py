@@ -9,10 +9,10 @@ from typing import Any
 
 from subgraph.blame import answer
 from subgraph.blame.blame import Blame, ReleasesAsked
-from subgraph.blame.document import BlameDocument
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.layout import BLAME, RUN_JSON
+from subgraph.results.blame import BlameDocument
 from subgraph.storage import folders
 
 
@@ -72,7 +72,7 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        document = answer.written(document, work, case, is_ort=trials.candidate.backend == "ort")
+        document = answer.written(document, work, case, is_onnxruntime=bool(trials.candidate.can.reference))
     if case and finding is not None:
         _add_to_report(search, finding, answer.plain(document), case.parent)
     return document

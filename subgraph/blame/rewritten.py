@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from subgraph.blame.cures import Cure, Prover
+from subgraph.blame.cures import Prover
 from subgraph.blame.equivalence import OriginalRegion
 from subgraph.blame.parameters import with_constant_parameters
 from subgraph.blame.rewrites import Rewriting, rewritings
@@ -23,6 +23,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.model_file import has_open_shapes
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
+from subgraph.results.blame import Cure
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
@@ -69,7 +70,7 @@ class Rewriter:
         fed = [{record.name: record for record in sample} for sample in feeds]
         frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
-        python = trials.reference.python if trials.reference.backend == "ort" else None
+        python = trials.reference.python if trials.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
             original = OriginalRegion(cut.to_model(), fed, reference, scratch)
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):

@@ -10,26 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+
+from subgraph.results.blame import ReleaseState, TriedRelease
 
 FEW = 7  # releases of which each is tried
-
-
-class State(StrEnum):
-    """What a release does with the region."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
-    UNKNOWN = "unknown"  # it cannot be tried, or its answer tells nothing
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A release that was tried; `why`: what is wrong, or why it cannot be tried."""
-
-    version: str
-    state: State
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,18 +26,18 @@ class History:
             and where they end; around one that is right, the nearest ones. None where there is no such change.
     """
 
-    tried: Sequence[Tried]
+    tried: Sequence[TriedRelease]
     releases: int
     first_wrong: str | None
     first_right: str | None
     notes: Sequence[str] = ()
 
-    def of(self, state: State) -> list[str]:
+    def of(self, state: ReleaseState) -> list[str]:
         """The releases of this state."""
         return [t.version for t in self.tried if t.state is state]
 
 
-def search(releases: Sequence[str], used: int, ask: Callable[[str], Tried], most: int | None = None) -> History:
+def search(releases: Sequence[str], used: int, ask: Callable[[str], TriedRelease], most: int | None = None) -> History:
     """Try releases, the oldest first, around the one that is used, whose answer costs nothing.
 
     `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of the releases + 1.
@@ -81,11 +65,11 @@ def search(releases: Sequence[str], used: int, ask: Callable[[str], Tried], most
 class _Asked:
     """The answers so far, by the position of a release."""
 
-    def __init__(self, releases: Sequence[str], ask: Callable[[str], Tried]) -> None:
+    def __init__(self, releases: Sequence[str], ask: Callable[[str], TriedRelease]) -> None:
         self.releases, self._ask = releases, ask
-        self.states: dict[int, Tried] = {}
+        self.states: dict[int, TriedRelease] = {}
 
-    def __getitem__(self, k: int) -> State:
+    def __getitem__(self, k: int) -> ReleaseState:
         if k not in self.states:
             self.states[k] = self._ask(self.releases[k])
         return self.states[k].state
@@ -117,21 +101,21 @@ def _history(asked: _Asked, used: int) -> History:
     tried = [asked.states[k] for k in sorted(asked.states)]
     own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
     state, notes = tried[own].state, []
-    other = State.RIGHT if state is State.WRONG else State.WRONG
+    other = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
     first_same = _begin(tried[: own + 1], state, other)
     first_other = next((t.version for t in tried[own:] if t.state is other), None)
-    if state is State.WRONG and not any(t.state is other for t in tried[:own]):
+    if state is ReleaseState.WRONG and not any(t.state is other for t in tried[:own]):
         notes.append(f"none before {first_same} is known to be right")
-    elif state is State.RIGHT and not any(t.state is other for t in tried[:own]):
+    elif state is ReleaseState.RIGHT and not any(t.state is other for t in tried[:own]):
         first_same = None
-    first_wrong, first_right = (first_same, first_other) if state is State.WRONG else (first_other, first_same)
+    first_wrong, first_right = (first_same, first_other) if state is ReleaseState.WRONG else (first_other, first_same)
     changes = sum(a.state is not b.state for a, b in _known_neighbours(tried))
     if changes > 2:
         notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
     return History(tried, len(asked.releases), first_wrong, first_right, notes)
 
 
-def _begin(tried: Sequence[Tried], state: State, other: State) -> str | None:
+def _begin(tried: Sequence[TriedRelease], state: ReleaseState, other: ReleaseState) -> str | None:
     """The first of the releases of a state that lead up to the last one, without one of the other state between."""
     first = None
     for one in reversed(tried):
@@ -141,6 +125,6 @@ def _begin(tried: Sequence[Tried], state: State, other: State) -> str | None:
     return first
 
 
-def _known_neighbours(tried: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
-    known = [t for t in tried if t.state is not State.UNKNOWN]
+def _known_neighbours(tried: Sequence[TriedRelease]) -> list[tuple[TriedRelease, TriedRelease]]:
+    known = [t for t in tried if t.state is not ReleaseState.UNKNOWN]
     return list(itertools.pairwise(known))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from subgraph.bodies.iterations import KEY, Iteration, iterations
+from subgraph.bodies.iterations import Iteration, iterations
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import BodyName, iterates, split
-from subgraph.errors import ModelError, UsageError
+from subgraph.errors import UsageError
 from subgraph.graph import graph as graphs
 from subgraph.graph import protobuf
 from subgraph.graph.cut import boundary_types
@@ -23,12 +21,9 @@ from subgraph.origins.converted import converted
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage.tensors import Record, distance, load
 from subgraph.text import clean, count
 
 log = logging.getLogger("subcut")
-
-ROUNDING = 1e-3  # of the scale: a body alone may round otherwise; more is another body, or other inputs
 
 
 @dataclass(frozen=True)
@@ -93,57 +88,8 @@ def run_body(
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
     inside = written(body.model(types), body.graph)
-    _require_equal(body, inside, runs, values.reference, scratch)
     origins = tuple(_origin(body, run) for run in runs)
     return Inside(inside, (), replace(feeding, records=tuple(feeds), origins=origins), tuple(runs))
-
-
-def _require_equal(body: Body, inside: Graph, runs: Sequence[Iteration], reference: Reference, scratch: Path) -> None:
-    """Warn where the body alone gives other bits than within the whole model.
-
-    Raises:
-        ModelError: it gives other values than rounding explains: it is not fed what it is fed in the whole.
-    """
-    names = [n for n in dict.fromkeys(body.results) if n in inside.maker]
-    stems = {name: f"r{k}" for k, name in enumerate(names)}
-    if not names:
-        return
-    reference.load(KEY, inside.path)
-    try:
-        for run in runs:
-            into = _new(scratch).resolve()
-            made = reference.run(KEY, into, stems, [run.feeds[n] for n in inside.inputs]).by_name
-            for name in run.results.keys() & made.keys():
-                departure = _departure(run.results[name], made[name].within(str(into)))
-                what = f"{clean(body.name.text)} alone does not give the '{clean(name)}' that it gives within the whole"
-                if departure > ROUNDING:
-                    raise ModelError(
-                        what, f"please report it; --start {body.graph.label(body.name.node)} cuts it whole"
-                    )
-                if departure:
-                    log.warning("%s: it is off by %.1e of its scale, on the reference, too", what, departure)
-    finally:
-        reference.drop(KEY)
-
-
-def _departure(one: Record, other: Record) -> float:
-    """The largest difference of two values over the scale of the first; infinite where they cannot be compared."""
-    if (one.shapes, one.dtype) != (other.shapes, other.dtype):
-        return math.inf
-    worst = 0.0
-    for a, b in zip(one.files, other.files, strict=True):
-        if Path(a).read_bytes() != Path(b).read_bytes():
-            pair = [load(replace(r, form="tensor", files=(f,)), Path("/")) for r, f in ((one, a), (other, b))]
-            worst = max(worst, _share(*pair) if "float" in one.dtype else math.inf)
-    return worst
-
-
-def _share(one: Any, other: Any) -> float:
-    found = distance(one, other)
-    if found is None:
-        return math.inf
-    largest, scale = found
-    return largest / scale if scale else math.inf if largest else 0.0
 
 
 def _origin(body: Body, run: Iteration) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.bodies.model import Body
 from subgraph.bodies.name import ALL, LAST
@@ -27,11 +27,8 @@ from subgraph.graph.opsets import opset_of
 from subgraph.graph.types import common_type, with_open_dims
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, Value, load, save, tensor_text
+from subgraph.storage.tensors import Record, Value, save, tensor_text
 from subgraph.text import clean, count
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 KEY = "iterations"  # of the model in the reference process
 FIRST_SCAN = 9  # opset; Scan was another operator before
@@ -162,8 +159,7 @@ class _Source:
         """The only element of a tensor; `default` where it is left out."""
         if not name:
             return default
-        value: Any = load(self.record(name, sample), Path("/"))
-        return value.reshape(-1)[0].item()
+        return self.record(name, sample).array().reshape(-1)[0].item()
 
     def saved(self, name: str, value: Value, dtype: str) -> Record:
         """A record of a value, called `name`."""
@@ -288,8 +284,7 @@ class _Loop(_Iterated):
 
         feeds = [*self._around(sample).values(), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
         *states, ran = self.run_truncated(feeds, RAN)
-        number: Any = load(ran, Path("/"))
-        return int(number.reshape(-1)[0]), states
+        return int(ran.array().reshape(-1)[0]), states
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
         return truncated_loop(self.body, self._types, trips), self._around(sample)
@@ -370,7 +365,7 @@ class _Scan(_Iterated):
     def _part(self, name: str, k: int, sample: int, number: int, *, before: bool) -> Record:
         """Of a tensor that is scanned the slices before an iteration, or the slice of it."""
         record = self.record(name, sample)
-        array: Array = load(record, Path("/"))  # type: ignore[assignment]  # only tensors are scanned
+        array = record.array()  # only tensors are scanned
         axis = self._each("scan_input_axes", k) % array.ndim
         backward = self._each("scan_input_directions", k)
         at = array.shape[axis] - 1 - number if backward else number

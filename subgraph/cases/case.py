@@ -387,7 +387,7 @@ def source_of(graph: Graph) -> ModelSource:
 def reference_of(reference: Reference) -> ReferenceEntry:
     """How a reference computes its values."""
     options = reference.options
-    if reference.backend != "ort":
+    if not reference.fixed:
         return ReferenceEntry(Path(reference.backend).name, dict(options))
     return ReferenceEntry(
         "onnxruntime",

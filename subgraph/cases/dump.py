@@ -66,7 +66,6 @@ def dump(
     feeding = feeding or Feeding(request.inputs, request.shapes, request.seed, request.picture)
     samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
     targets = sample_names([s.label for s in samples])
-    reference.keep_in(place.parent)
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
         captured = capture_samples(reference, graph, above, stems, samples, scratch)
         losses: list[str] = []

@@ -219,7 +219,7 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
         inside = isinstance(value, str) and value.startswith(f"{CANDIDATE_FILES}/") and not name_problem(value)
         return str(bundle / value) if inside else value
 
-    is_command = candidate.backend == "cmd"
+    is_command = candidate.runs_commands
     options = {k: absolute(v) for k, v in candidate.options.items() if k != "folder" or not is_command}
     if is_command and home.is_dir():
         options["folder"] = str(home)

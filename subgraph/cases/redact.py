@@ -22,6 +22,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph import plugins
+from subgraph.runtime.backends import capabilities
+from subgraph.runtime.candidate import RUN
 from subgraph.runtime.command_line import CODE
 from subgraph.system import processor
 
@@ -158,8 +160,8 @@ class Redactor:
     def _word(self, word: str) -> str:
         """A word of a command line: ours, an option, a place, a short number, a script's name, or a SPEC of ours."""
         head, sep, rest = word.partition(":")
-        if head == "cmd" and sep:
-            return f"cmd:{self.command(rest)}"
+        if sep and RUN in capabilities(head).commands:
+            return f"{head}:{self.command(rest)}"
         if "=" in rest and (head.endswith(".py") or head in plugins.names("backends")):  # another is a URL, a login
             return self.spec(word)
         if self.free_text:
@@ -181,8 +183,8 @@ class Redactor:
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
         head, sep, rest = spec.partition(":")
-        if head == "cmd" and sep:
-            return f"cmd:{self.command(rest)}"
+        if sep and RUN in capabilities(head).commands:
+            return f"{head}:{self.command(rest)}"
         file = PurePath(head.replace("\\", "/")).name
         head = file if _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED if head else ""
         return head + sep + ",".join(self._setting(*word.partition("=")) for word in rest.split(",") if word)

@@ -19,7 +19,8 @@ from subgraph.cases.layout import CANDIDATE_FILES
 from subgraph.cases.redact import REMOVED, Redactor, joined
 from subgraph.cases.zip_archive import name_problem
 from subgraph.errors import InputError, UsageError
-from subgraph.runtime.candidate import COMMANDS
+from subgraph.runtime.backends import capabilities
+from subgraph.runtime.candidate import COMMANDS, RUN
 from subgraph.text import clean
 
 MAX_BYTES = 64 << 20  # of a file that the user did not add
@@ -62,10 +63,11 @@ class Scripts:
         request = evidence["request"]
         identity, name = request["identity"], str(request["candidate"])
         options = dict(identity["options"])
-        folder = str(options.pop("folder", "")) if identity["backend"] == "cmd" else ""
+        runs_commands = any(step in options for step in capabilities(str(identity["backend"])).commands)
+        folder = str(options.pop("folder", "")) if runs_commands else ""
         digests = dict(identity.get("files") or {})
         find = _Finder([Path(folder)] if folder else list(self.bases), digests)
-        if identity["backend"] == "cmd":
+        if runs_commands:
             for step in COMMANDS:
                 for word in _words(str(options.get(step) or "")):
                     self._take_named(find(word), digests.get(word))
@@ -132,7 +134,7 @@ class Scripts:
 
     def _spec(self, spec: str, find: _Finder) -> str:
         head, sep, rest = spec.partition(":")
-        if head == "cmd":
+        if RUN in capabilities(head).commands:
             return f"{head}{sep}{self._command(rest, find)}"
         if head.endswith(".py"):
             return f"{self._moved(head, find) or self.redactor.spec(head)}{self.redactor.spec(f'x{sep}{rest}')[1:]}"

@@ -140,7 +140,6 @@ def extract(
             _write_model(cut, request, work)
             other = at_opset(cut, request.target_opset, work)
             return [_finish(replace(_manifest(cut, request), target_opset=other), work, place.path)]
-    reference.keep_in(place.parent)
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
 

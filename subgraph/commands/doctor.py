@@ -13,6 +13,7 @@ from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import SubcutError
+from subgraph.runtime.reference import PLAIN
 from subgraph.text import clean
 from subgraph.version import versions
 
@@ -38,7 +39,7 @@ def doctor() -> Result:
     """
     with ThreadPoolExecutor(max_workers=2) as executor:
         rows = list(executor.map(_start, plugins.names("backends")))
-    code = 0 if next(row.usable for row in rows if row.name == "ort") else 4
+    code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     rows += _project_candidates()
     own = versions()
     width = max(len(clean(row.name)) for row in rows)
@@ -76,7 +77,7 @@ def _project_candidates() -> list[BackendRow]:
             rows.append(BackendRow(name, False, "", _what_and_hint(e)))
             continue
         folder = str(parsed.options.get("folder", ""))
-        programs = [shlex.split(command)[0] for command in parsed.commands] if parsed.backend == "cmd" else []
+        programs = [shlex.split(command)[0] for command in parsed.commands] if parsed.runs_commands else []
         lacking = [program for program in programs if not _is_executable(program, folder)]
         problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
         rows.append(BackendRow(name, not lacking, "", problem if lacking else parsed.backend))

@@ -16,8 +16,8 @@ from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
-    from subgraph.decoding.document import LoopDocument
     from subgraph.decoding.search import LoopSearch
+    from subgraph.results.loop import LoopDocument
     from subgraph.runtime.reference import Reference
     from subgraph.search import Settings
     from subgraph.trials.session import Setup
@@ -103,8 +103,9 @@ def _searched(
         limits = replace(limits, max_time=max(limits.max_time - spent, LEAST_SECONDS))
     notes = (f"step {k} of {document.steps} of a loop, fed with the reference's state before it",)
     with search.at(k) as (trials, setup):
+        bisection = Bisection(trials, BisectionOptions(setup, limits, "", command_line(), notes, force))
         try:
-            result = run(Bisection(trials, BisectionOptions(setup, limits, "", command_line(), notes, force)))
+            run(bisection)
         except OutOfTime:
             return replace(document, why="the time is used up before the search in this step")
-    return replace(document, bisection=result.document)
+    return replace(document, bisection=bisection.result)

@@ -9,7 +9,6 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
-from subgraph.commands.options import option
 from subgraph.commands.resolve import Asked
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -21,9 +20,6 @@ def merge(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")],
     other: Annotated[str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")],
     tensor_map: TensorMap = None,
-    batch: Annotated[
-        bool, option("--batch", None, "Side by side along the first axis: half of a batch goes to each.")
-    ] = False,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
@@ -36,7 +32,6 @@ def merge(
 
     Examples:
       subcut merge head.onnx tail.onnx -o whole.onnx
-      subcut merge model.onnx without.onnx --batch -o both.onnx
     """
     from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
@@ -46,7 +41,7 @@ def merge(
     path, other_path = asked.model_path, Asked(settings, other).model_path
     new = edited.free_path(file, path, [path, other_path])
     one, two = load(path), load(other_path)
-    draft = merged(one, two, edited.read_maps(tensor_map), batch=batch)
+    draft = merged(one, two, edited.read_maps(tensor_map))
     draft.save(new)
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph

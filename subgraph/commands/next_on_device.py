@@ -41,6 +41,6 @@ def _form_of(compared: RunComparison) -> tuple[str, str]:
     """The element type and the layout in which a device records; both "" if they are the model's."""
     matches = [match for sample in compared.matched for match in sample.matches.values()]
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
-    last = any("NHWC" in match.alignment or match.entry.layout == "NHWC" for match in matches)
+    last = any(m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches)
     layout, dtype = "NHWC" if last else "", floats.most_common(1)[0][0] if floats else ""
     return ("", "") if dtype in ("", "float32", "float64") and not layout else (dtype or "float32", layout)

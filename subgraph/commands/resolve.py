@@ -28,7 +28,7 @@ from subgraph.commands.options import (
 from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
-from subgraph.runtime.reference import LITERT, Reference, parse_limit
+from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program, recognise_folder
@@ -184,12 +184,12 @@ class Asked:
         """
         spec = self.settings.get("reference", self.runtime.reference, usual_reference(self.model_path))
         library, _ = self._custom_ops
-        if spec == "ort" and not library:
+        if spec == PLAIN and not library:
             return None
         from subgraph.runtime import candidate as candidates
 
         reference = candidates.parse(spec, self.settings)
-        if library and reference.backend != "ort":
+        if library and not reference.can.custom_ops:
             hint = f"give {reference.backend} its own setting for that"
             raise UsageError("--custom-ops is for onnxruntime only", hint)
         reference = self._with_custom_ops(reference)
@@ -216,13 +216,13 @@ class Asked:
         from subgraph.runtime.executors import check as check_executor
 
         settings, runtime = self.settings, self.runtime
-        spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else "ort"
+        spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else PLAIN
         candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
         timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
         if timeout == 0:
             raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
         memory_limit = settings.get("memory_limit", runtime.memory_limit)
-        own = parse_limit(settings.get("memory", runtime.memory)) if candidate.backend != "cmd" else None
+        own = parse_limit(settings.get("memory", runtime.memory)) if not candidate.runs_commands else None
         candidate = replace(
             candidate,
             timeout=candidate.timeout if timeout is None else timeout,
@@ -230,14 +230,15 @@ class Asked:
             precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
             executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
         )
-        only_onnx = set(plugins.own_names("backends")) - {"litert", "cmd"}
-        if model and is_of_tflite(model) and candidate.backend in only_onnx:
+        takes_tflite = candidate.can.tflite_operators or candidate.runs_commands
+        is_own = candidate.backend in plugins.own_names("backends")  # another finds model.tflite beside the model
+        if model and is_of_tflite(model) and is_own and not takes_tflite:
             what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
             hint = "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}"
             raise UsageError(what, hint)
         require_trust(candidate.code, self.result.trust)
         if not spec:
-            told = {"ort": "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
+            told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
             log.info("candidate: %s as people deploy it, all optimisations on (--candidate names another)", told)
         return candidate
 
@@ -270,7 +271,7 @@ class Asked:
     def _with_custom_ops(self, candidate: Candidate) -> Candidate:
         """The candidate with the library of custom operators, where it is onnxruntime."""
         library, origin = self._custom_ops
-        if not library or candidate.backend != "ort":
+        if not library or not candidate.can.custom_ops:
             return candidate
         options = {**candidate.options, "custom_ops": library}
         return replace(candidate, options=options, origin=candidate.origin or origin)
@@ -329,11 +330,11 @@ def criterion_code(words: str, origin: str) -> NamedCode:
     if not origin or ".py" not in words:
         return NamedCode("criterion", (), origin)
     from subgraph.comparison import judge
-    from subgraph.runtime.command_line import code_of_python
+    from subgraph.runtime.command_line import Code, code_of_python
 
     files = [Path(file).resolve() for file in judge.files_of(words)]
-    reached = [other for file in files for other in code_of_python(file)]
-    return NamedCode("criterion", tuple(map(str, files)), origin, reached, words)
+    code = sum(map(code_of_python, files), Code())
+    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, complete=code.complete)
 
 
 def require_trust(code: NamedCode, trusted: bool) -> None:
@@ -344,6 +345,11 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
     """
     if shown := trust.require(code, trusted):
         log.info("%s runs: %s", code.role, shown)
+    if not code.complete:
+        log.info(
+            "%s: not all code beside it is watched for changes, there is too much: name what counts by depends",
+            code.role,
+        )
 
 
 def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
@@ -365,7 +371,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
 
 def usual_reference(model: Path | None) -> str:
     """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of TensorFlow Lite."""
-    return LITERT if model and is_of_tflite(model) else "ort"
+    return LITERT if model and is_of_tflite(model) else PLAIN
 
 
 def log_caveat(trials: Trials) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph import plugins
-from subgraph.decoding.document import LoopDocument, LoopOutcome, StepSeen
+from subgraph.documents import to_json
+from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen
 from subgraph.text import clean, count
 
 MOST_FLIPS = 4  # that are listed
@@ -14,7 +15,7 @@ MOST_STATES = 3
 
 def text(document: LoopDocument) -> str:
     """
-    >>> from subgraph.decoding.document import LoopDocument, LoopOutcome
+    >>> from subgraph.results.loop import LoopDocument, LoopOutcome
     >>> text(LoopDocument(exit_code=0, outcome=LoopOutcome.AGREE, model="m.onnx", candidate="ort", reference="ort",
     ...                   steps=64, prompt=5, states={}))
     'right: m.onnx on ort agrees in all 64 steps'
@@ -38,7 +39,7 @@ def _lines(document: LoopDocument) -> Iterator[str]:
         where = f"parts from the reference's at step {parted.step}: {_tokens(parted)}"
         yield f"  left to itself, the candidate's text {where}"
     if document.bisection:
-        yield plugins.load("reports", "text").render(dict(document.bisection)).rstrip("\n")
+        yield plugins.load("reports", "text").render(to_json(document.bisection)).rstrip("\n")
     if document.report:
         yield f"steps {document.report}"
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from html import escape
 
-from subgraph.decoding.document import LoopDocument, LoopOutcome
 from subgraph.drawing.chart import Chart, Point, chart
+from subgraph.results.loop import LoopDocument, LoopOutcome
 from subgraph.text import clean
 
 STYLE = (

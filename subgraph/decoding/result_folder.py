@@ -10,10 +10,10 @@ from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import LOOP_JSON
-from subgraph.decoding.document import LoopDocument
 from subgraph.decoding.picture import picture
 from subgraph.documents import to_json
 from subgraph.graph.graph import Graph
+from subgraph.results.loop import LoopDocument
 from subgraph.storage import folders
 from subgraph.trials.session import Setup
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.decoding.walk import Trace
 from subgraph.precision import Precision
-from subgraph.storage.tensors import Record, distance, load, save, tensor_text
+from subgraph.storage.tensors import Record, distance, save, tensor_text
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -36,7 +36,7 @@ def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Pat
                  enumerate(states.items())}  # fmt: skip
         results, states = walked.step(k, moved, into)
         shutil.rmtree(folder / f"rounding{k - 1}", ignore_errors=True)
-    pairs = ((load(walked.results[end][n], Path("/")), load(record, Path("/"))) for n, record in results.items())
+    pairs = ((walked.results[end][n].value(), record.value()) for n, record in results.items())
     return max((relative_error(*pair) for pair in pairs), default=0.0)
 
 
@@ -44,7 +44,7 @@ def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Re
     """A state with each value off by up to a rounding; one that holds no floats as it is."""
     import numpy as np
 
-    value = load(record, Path("/"))
+    value = record.value()
     if value is None or isinstance(value, list) or value.dtype.kind != "f":
         return record
     drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)

@@ -23,17 +23,17 @@ from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
-from subgraph.decoding.document import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow, last_logits, winners
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.graph.model_file import model_digest
+from subgraph.results.loop import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import Record, copied, load
+from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -277,7 +277,7 @@ class LoopSearch:
             expected |= {output: before[name] for name, output in walked.decoder.states.items()}
         worst, status = 0.0, Status.AGREE
         for name, record in expected.items():
-            value, made = load(record, Path("/")), load(step.made[name], Path("/"))
+            value, made = record.value(), step.made[name].value()
             ruling = judge(
                 value, made, self.first.rule, OutputContext(name, self.first.precision, is_model_output=True)
             )
@@ -345,7 +345,7 @@ class LoopSearch:
         expected = walked.state_before(wrong)
         found = [
             StateError(name, graph.label(graph.maker[output]) if output in graph.maker else "",
-                       relative_error(load(expected[name], Path("/")), load(made[output], Path("/"))))
+                       relative_error(expected[name].value(), made[output].value()))
             for name, output in walked.decoder.states.items() if output in made
         ]  # fmt: skip
         most = max((s.error for s in found), default=0.0)

@@ -17,7 +17,7 @@ from subgraph.decoding.decoder import Decoder
 from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def last_logits(given: LoopInputs, results: Records, k: int) -> Array:
     """(batch, vocabulary): behind the last token of each row that the mask does not leave out."""
     import numpy as np
 
-    logits: Any = load(results[given.decoder.logits], Path("/"))
+    logits = results[given.decoder.logits].array()
     logits = np.asarray(logits, np.float64)
     if logits.ndim < 3:
         return np.asarray(logits.reshape(given.batch, -1))

@@ -67,7 +67,7 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     elif any(one.fact == "right" for one in evidence):
         evidence += _passes(trials, region)
     evidence += _second(trials, region, verdict, withheld)
-    if trials.known is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
+    if trials.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
     if verdict.signature in NO_OUTPUTS:
         return evidence

@@ -75,7 +75,7 @@ def without(trials: Trials, off: Iterable[str]) -> Trials:
 def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     """The minimal sets of passes without which the region is right: of one name, of two, else one larger set.
 
-    None where the region stays wrong without any of them, or the optimiser has no passes with names.
+    Empty where the region stays wrong without any of them, or the optimiser has no passes with names.
 
     Raises:
         SubcutError: the candidate cannot be used.

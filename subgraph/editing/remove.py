@@ -38,7 +38,6 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
     draft = Draft(graph)
     model = draft.model.graph
-    kept = [i for i in range(len(graph.nodes)) if i not in entry]
     draft.drop_nodes(set(entry))
     outputs = [name for name in graph.outputs if name in source]
     takes_over: dict[str, str] = {}  # tensor → the output of the model that it becomes
@@ -55,7 +54,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     rename(model, lambda n: new.get(n, n), str)
     infos: dict[str, Any] = {v.name: v for v in model.value_info}
     assign(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
-    draft.sort(lambda i, _: float(kept[i] if i < len(kept) else len(graph.nodes)))
+    draft.sort()
     draft.drop_unused_functions()
     return draft
 

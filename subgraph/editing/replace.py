@@ -1,12 +1,11 @@
 """Graph, region and another model → the graph with that model in the region's place.
 
-The boundary is joined by name. What the other model did not change keeps its node, its place in the file and what is
-declared of its tensors, so that a cut that is put back as it is gives the model that it was cut out of.
+The boundary is joined by name. The nodes of the other model are appended, then all are sorted topologically.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from subgraph.editing.draft import Draft, describe
@@ -39,7 +38,7 @@ def replace(
     connected = _connected(graph, region, piece, ours)
     _require_types(graph, region, piece, connected)
     draft = Draft(graph)
-    old = Draft(graph).model.graph
+    inputs, infos = list(draft.model.graph.input), list(draft.model.graph.value_info)
     gone = owned_nodes(graph, region)
     draft.drop_nodes(gone)
     kept = [i for i in range(len(graph.nodes)) if i not in gone]
@@ -47,24 +46,8 @@ def replace(
     frozen = {name: name for name in computed if name in piece.weights}
     called = draft.insert(piece, connected | made | frozen)
     _drop_twins(draft, len(kept))
-    unchanged = _restore(draft, len(kept), {i: old.node[i] for i in gone})
-    _keep_order(draft.model.graph, old)
-    if len(unchanged) == len(gone):  # else shapes inside may differ from what was declared
-        known = {v.name for v in draft.model.graph.value_info}
-        lost = [v for v in old.value_info if v.name not in known and v.name in called.values()]
-        draft.model.graph.value_info.extend(lost)
-    places = {node.output[0]: i for i, node in unchanged.items() if node.output}
-    last = float(min(gone))
-
-    def position(i: int, node: Any) -> float:
-        nonlocal last
-        if i < len(kept):
-            return kept[i]
-        last = places.get(node.output[0] if node.output else "", last)
-        return last
-
-    where = [position(i, node) for i, node in enumerate(draft.model.graph.node)]
-    draft.sort(lambda i, _: where[i])
+    _declare(draft.model.graph, inputs, [v for v in infos if v.name in connected.values()])
+    draft.sort()
     draft.drop_unused_functions()
     moved = [name for name, new in called.items() if new not in (name, connected.get(name))]
     if moved:
@@ -142,47 +125,17 @@ def _shown(t: DeclaredType) -> str:
     return t.dtype if t.dims is None else f"{t.dtype} {clean('×'.join('?' if d is None else str(d) for d in t.dims))}"
 
 
+def _declare(graph: Any, inputs: Sequence[Any], infos: Sequence[Any]) -> None:
+    """Declare again what `drop_nodes` removed: types at the boundary, and weights that users may feed as inputs."""
+    known = {v.name for v in (*graph.input, *graph.output, *graph.value_info)}
+    weights = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    graph.value_info.extend(v for v in infos if v.name not in known)
+    graph.input.extend(v for v in inputs if v.name in weights - known)
+
+
 def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model both need."""
     graph = draft.model.graph
     made = {name for node in graph.node[:begin] for name in node.output if name}
     assign(graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)])
     assign(graph.initializer, [t for t in graph.initializer if t.name not in made])
-
-
-def _keep_order(graph: Any, old: Any) -> None:
-    """Put weights, inputs and annotations in the order of the old graph, new ones last.
-
-    A weight that was an input as well, so that users may feed another value, is one again.
-    """
-    weights = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    listed = {v.name for v in graph.input}
-    graph.input.extend(v for v in old.input if v.name in weights - listed)
-    for part, key in (("input", "name"), ("initializer", "name"), ("quantization_annotation", "tensor_name")):
-        order = {getattr(e, key): k for k, e in enumerate(getattr(old, part))}
-        elements = getattr(graph, part)
-        assign(elements, sorted(elements, key=lambda e: order.get(getattr(e, key), len(order))))
-
-
-def _restore(draft: Draft, begin: int, before: Mapping[int, Any]) -> dict[int, Any]:
-    """Give nodes from `begin` on that are as they were their old name; returns those by their old index.
-
-    A cut renames nodes that share a name.
-    """
-    nodes = draft.model.graph.node
-    new = {node.output[0]: node for node in nodes[begin:] if node.output}
-    unchanged = {}
-    for i, old in before.items():
-        node = new.get(old.output[0]) if old.output else None
-        if node is not None and _same_but_name(node, old):
-            node.CopyFrom(old)
-            unchanged[i] = node
-    return unchanged
-
-
-def _same_but_name(one: Any, other: Any) -> bool:
-    bare = [type(one)(), type(one)()]
-    for copy, node in zip(bare, (one, other), strict=True):
-        copy.CopyFrom(node)
-        copy.ClearField("name")
-    return bool(bare[0] == bare[1])

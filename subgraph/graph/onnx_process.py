@@ -2,18 +2,12 @@
 
 In this process they could not be interrupted: Python handles Ctrl-C and SIGTERM only between its own instructions. And
 a model of a few kilobytes may keep them busy for ever, take all memory, or crash them.
-
-Starting a child and loading onnx takes longer than most answers. So one child that has nothing to do is kept for the
-next model. It reads to the end of its input, and so ends with this process, however this one ends.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +22,6 @@ from subgraph.system import memory
 SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
 MEMORY_SHARE = 0.5  # of the machine's memory
-KEPT_BYTES = 1 << 24  # of a call: what has had more is not kept, since memory may not come back
 CHILD = Path(__file__).with_name("onnx_child.py")
 
 
@@ -39,16 +32,13 @@ class OnnxError(Exception):
 class OnnxProcess:
     """A process that calls onnx. Use it as a context manager; the process starts with the first call.
 
-    It is kept for another `OnnxProcess` if all that it did went well. Threads may have one each.
-
     Attributes:
         path: of the model, for messages.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._child: _Child | None = None
-        self._keep = True
+        self._child: Answering | None = None
 
     def infer_shapes(
         self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False
@@ -108,23 +98,21 @@ class OnnxProcess:
         self._ask("check", os.fsencode(file))
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
-        keep, self._keep = self._keep and len(data) <= KEPT_BYTES, False  # until it is known to have gone well
-        child = self._child = self._child or _borrow() or self._start()
+        child = self._child = self._child or self._start()
         seconds = SECONDS + len(data) // BYTES_PER_SECOND
-        while (reply := child.ask({"call": call, "seconds": seconds, **options}, data)) is None:
-            code = child.end()
-            if not child.used or code == -signal.SIGXCPU:
-                raise self._ended(code, call)
-            child = self._child = self._start()  # memory of earlier models may be to blame
-        error, answer = reply[0]["error"], reply[1]
-        if error:
+        reply = child.ask({"call": call, "seconds": seconds, **options}, data)
+        if reply is None:
+            self._child = None
+            raise self._ended(child.end(), call)
+        if error := reply[0]["error"]:
             raise OnnxError(error)
-        self._keep = keep and len(answer) <= KEPT_BYTES
-        return answer
+        return reply[1]
 
-    def _start(self) -> _Child:
+    def _start(self) -> Answering:
+        spec = importlib.util.find_spec("onnx")
+        folder = Path(spec.origin).parent if spec and spec.origin else Path()
         try:
-            return _Child()
+            return Answering([sys.executable, "-I", "-S", CHILD, folder], memory=memory(MEMORY_SHARE))
         except OSError as e:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 
@@ -136,9 +124,7 @@ class OnnxProcess:
             "check": "checker",
             "function": "operator functions",
         }[call]
-        what = (
-            f"onnx's {task} does not cope with {self.path.name}: {how}, at its limit of time or memory, or by a crash"
-        )
+        what = f"onnx's {task} failed on {self.path.name}: {how}, at its limit of time or memory, or by a crash"
         return ModelError(what, "is the model damaged, or made to do harm?")
 
     def __enter__(self) -> OnnxProcess:
@@ -146,62 +132,5 @@ class OnnxProcess:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
         if self._child is not None:
-            if self._keep and e is None:
-                _give_back(self._child)
-            else:
-                self._child.end()
+            self._child.end()
             self._child = None
-
-
-class _Child(Answering):
-    """The process itself.
-
-    Attributes:
-        used: has it had the model of another `OnnxProcess`?
-        memory: its limit, in bytes.
-    """
-
-    def __init__(self) -> None:
-        spec = importlib.util.find_spec("onnx")
-        folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        self.used, self.memory = False, memory(MEMORY_SHARE)
-        super().__init__([sys.executable, "-I", "-S", CHILD, folder], memory=self.memory)
-
-
-# ---------------------------------------------------------------------------------------------------- the kept one
-
-_kept: list[_Child] = []  # at most one, or for a moment one per thread; `pop` and `append` are atomic
-
-
-def _borrow() -> _Child | None:
-    """The kept child, if it lives and has the limit of today."""
-    with contextlib.suppress(IndexError):
-        child = _kept.pop()
-        if child.process.poll() is None and child.memory == memory(MEMORY_SHARE):
-            child.used = True
-            return child
-        child.end()
-    return None
-
-
-def _give_back(child: _Child) -> None:
-    if _kept:
-        child.end()
-    else:
-        _kept.append(child)
-
-
-def _end_kept() -> None:
-    while _kept:
-        _kept.pop().end()
-
-
-def _forget_kept() -> None:
-    """In a fork: the child belongs to the parent. Its pipes are closed here, so that it ends with the parent."""
-    for child in _kept:
-        child.process.returncode = 0  # nothing to wait for
-    _kept.clear()
-
-
-atexit.register(_end_kept)
-os.register_at_fork(after_in_child=_forget_kept)

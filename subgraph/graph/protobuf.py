@@ -59,10 +59,6 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 GRAPH = 7  # field of ModelProto
 INITIALIZER = 5  # field of GraphProto
 RAW_DATA = 9  # field of TensorProto
-# Field number → message class of the other fields of ModelProto and GraphProto, to find a damaged one.
-_MODEL_PARTS = {8: "OperatorSetIdProto", 14: "StringStringEntryProto", 25: "FunctionProto"}
-_GRAPH_PARTS = {1: "NodeProto", 5: "TensorProto", 11: "ValueInfoProto", 12: "ValueInfoProto", 14: "TensorAnnotation",
-                15: "SparseTensorProto", 16: "StringStringEntryProto"}  # fmt: skip
 _COMPARE = "compare its size and checksum with the original"
 EXTERNAL = 1  # TensorProto.DataLocation
 HERE = "\0"  # location of a stub: a name that no file can have
@@ -144,12 +140,14 @@ class Blob:
     offset: int
     length: int
 
-    def chunks(self, limit: int | None = None, size: int = CHUNK) -> Iterator[bytes]:
-        """The bytes, or the first `limit` of them, at most `size` at a time."""
+    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+        """The bytes, at most `size` at a time. OSError if the file ends before them."""
         with self.file.open("rb") as file:
             file.seek(self.offset)
-            left = min(self.length, limit or self.length)
-            while left and (chunk := file.read(min(left, size))):
+            left = self.length
+            while left:
+                if not (chunk := file.read(min(left, size))):
+                    raise OSError(5, f"{self.file.name} became shorter while it was read")
                 yield chunk
                 left -= len(chunk)
 
@@ -332,14 +330,13 @@ def damaged(path: Path, offset: int, why: str) -> ModelError:
 
 
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
-    """A whole model; if it cannot be decoded, the error names the damaged byte of the file, if that is found."""
+    """A whole model."""
     try:
         return _decode(path, data, reading_class())
     except ModelError as e:
         kind, advice = recognise(path, head)
         if kind:
             raise ModelError(f"{path} is not an ONNX model: {kind}", advice) from e
-        _find_damage(path)
         raise
 
 
@@ -350,34 +347,8 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
         return cls.FromString(data)
     except (DecodeError, ValueError) as e:
         reason = str(e).rpartition(": ")[2] or str(e)
-        raise ModelError(f"{path} is damaged or no ONNX model: {reason}", _COMPARE) from e
-
-
-def _find_damage(path: Path) -> None:
-    """Walk the model and its graph, and decode each field by itself.
-
-    Raises:
-        ModelError: a field extends beyond its message or cannot be decoded; names its byte.
-    """
-    with path.open("rb") as handle:
-        file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
-        for number, tag, begin, end in fields(file, 0, file.size, "model"):
-            if number != GRAPH:
-                _probe(file, tag, begin, end, _MODEL_PARTS.get(number))
-                continue
-            for inner, tag_at, at, stop in fields(file, begin, end, "graph"):
-                if inner == INITIALIZER and stop - at >= STUB_ABOVE:
-                    _read_stub(file, at, stop)
-                else:
-                    _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
-
-
-def _probe(file: File, tag: int, begin: int, end: int, kind: str | None) -> None:
-    if kind:
-        try:
-            _decode(file.path, file.cut(begin, end), reading_class(kind))
-        except ModelError as e:
-            raise damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
+        size = path.stat().st_size if path.exists() else 0
+        raise ModelError(f"{path} ({size} bytes) is damaged or not an ONNX model: {reason}", _COMPARE) from e
 
 
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
@@ -697,21 +668,5 @@ def tag_of(number: int, length: int) -> bytes:
 
 def copy_blob(blob: Blob, out: BinaryIO) -> None:
     """Append the bytes of a weight to `out`."""
-    out.flush()
-    with blob.file.open("rb") as file:
-        copied = 0
-        while copied < blob.length:
-            copied += _copy_some(file, blob.offset + copied, out, blob.length - copied)
-
-
-def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
-    """Append some of `count` bytes, inside the kernel if it supports that; returns how many."""
-    if done := system.copy_in_kernel(file.fileno(), out.fileno(), count, offset):
-        out.seek(0, os.SEEK_CUR)
-        return done
-    chunk = system.read_at(file.fileno(), min(count, CHUNK), offset)
-    if not chunk:
-        raise OSError(5, f"{file.name} became shorter while it was read")
-    out.write(chunk)
-    out.flush()
-    return len(chunk)
+    for chunk in blob.chunks():
+        out.write(chunk)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from subgraph.comparison.criteria import Noise, OutputContext
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import RegionNoise
@@ -23,9 +21,9 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
-from subgraph.recordings.matching.align import NHWC, is_coarse, misfit
-from subgraph.recordings.matching.match import confirmed_names, match_entries
-from subgraph.recordings.matching.matched import MatchedSample, TensorMatch
+from subgraph.recordings.matching.align import is_coarse
+from subgraph.recordings.matching.match import confirmed_names, match_sample
+from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.reference_tensors import (
     capture_tensors,
     displaced,
@@ -36,7 +34,7 @@ from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record
 from subgraph.trials.similar_outputs import fed_with
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -85,8 +83,6 @@ def compare_run(trials: Trials, run: RecordedRun, choice: Choice = ALL) -> RunCo
         raise
     if not _wrong_first(compared):
         return compared
-    if run.as_found and not _wrong_first(as_found := _compared(trials, run.read_as_found(), choice)):
-        return replace(as_found, wrong_layout=_own_layout(as_found))
     return _fed_otherwise(trials, run, compared, choice) or compared
 
 
@@ -116,11 +112,6 @@ def _wrong_first(compared: RunComparison) -> bool:
     return any(compared.rows[n].failing for n in first)
 
 
-def _own_layout(compared: RunComparison) -> str:
-    last = any(t.alignment == NHWC for m in compared.matched for t in m.matches.values())
-    return f"the files are laid out {'NHWC' if last else 'as the model is'}, not as --dump-layout says: read so"
-
-
 def _fed_otherwise(
     trials: Trials, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
@@ -144,7 +135,7 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
     capture_tensors(trials, trials.graph.inputs)
     matched = tuple(_matched(trials, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
-        if unread := [left.why for m in matched for left in m.unread]:
+        if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
             raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(trials.tensors()[:3])
@@ -158,16 +149,16 @@ def _matched(trials: Trials, run: RecordedRun, k: int) -> MatchedSample:
 
     Where a name that both confirm means another tensor there (the board fuses more, say), nothing is carried over.
     """
-    matched = match_entries(trials, run.plain, run.samples[k], k)
+    matched = match_sample(trials, run, k)
     own = confirmed_names(matched, run.name)
     others: dict[str, TensorMatch] = {}
     for sibling in run.siblings if matched.unsure else ():
         if len(sibling.samples) > k:
-            found = confirmed_names(match_entries(trials, run.plain, sibling.samples[k], k), sibling.name)
+            found = confirmed_names(match_sample(trials, sibling, k), sibling.name)
             if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
                 others = found | others
     confirmed = {name: match for name, match in others.items() if name not in own}
-    return match_entries(trials, run.plain, run.samples[k], k, confirmed) if confirmed else matched
+    return match_sample(trials, run, k, confirmed) if confirmed else matched
 
 
 @dataclass
@@ -196,10 +187,7 @@ class _Judging:
         name, k, reference = match.tensor, sample.k, sample.reference(match.tensor)
         if reference is None:
             return TensorRow(match, why="it is no tensor")
-        array = match.entry.read()
-        if why := misfit(array, reference, match.alignment, match.scale):
-            return TensorRow(match, why=why)
-        value, remark = match.compared(reference, array)
+        value, remark = match.compared(reference)
         match = replace(match, remark=remark)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
@@ -208,11 +196,11 @@ class _Judging:
             return TensorRow(
                 match, why=f"printed in steps of {match.entry.step:g}: too few digits to say that it agrees"
             )
-        before, beside = self._beside(name, reference, value, k)
+        before, beside = self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
         row = TensorRow(match, judgement, before=before, beside=beside)
         if not self.choice.accuracy:
             return row
-        overflow = msaccucmp.overflows(array, match.entry.dtype)
+        overflow = msaccucmp.overflows(value, match.entry.dtype)
         return replace(row, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
 
     def _beside(self, name: str, reference: Array, value: Array, k: int) -> tuple[str, Judgement | None]:
@@ -299,7 +287,7 @@ class _Judging:
         outputs: Mapping[str, Record],
     ) -> Judgement:  # fmt: skip
         trials = self.trials
-        reference = np.asarray(load(outputs[meant], Path("/")))
+        reference = outputs[meant].array()
         value, _ = match.compared(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)

@@ -79,7 +79,7 @@ class RecordedValues:
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
             capture_tensors(self.trials, names)
-            out.append({n: m.save(n, folder / str(k), stems[n]) for n in names})
+            out.append(m.save_all(names, folder / str(k), stems))
         return out
 
 

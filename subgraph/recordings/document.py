@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from subgraph.origins.source import source
 from subgraph.recordings.departure import REFERENCE, departures, sentence
 from subgraph.recordings.interval import find_intervals
+from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.results.recorded import (
     DocumentRow,
@@ -88,14 +89,14 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         folder=str(recorded.folder) if recorded else None,
         format=recorded.format if recorded else None,
         missing=run.missing or None,
-        mistake=comparison.wrong_input or comparison.wrong_layout,
+        mistake=comparison.wrong_input,
         matched=comparison.matched[0].summary() if comparison.matched else "",
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
-        lost=[UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in comparison.left_out],
+        lost=[UnmatchedEntry(one.entry.name, one.entry.file, one.why) for one in comparison.left_out(*Reason)],
         left_out=_left_out(comparison),
         wrong=len(failing),
-        unread=len(comparison.unread),
+        unread=len(comparison.left_out(Reason.UNREADABLE)),
         compared=sum(row.compared for row in comparison.rows.values()),
         first_bad=first_bad,
         last_good=first.last_good if first else None,
@@ -107,14 +108,14 @@ def _unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
     if comparison.run.missing or comparison.too_few:
         return comparison.run.missing or comparison.too_few
-    broken = [one.entry.file for one in comparison.unread]
+    broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
 
 
 def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
     names: dict[str, list[str]] = {}
-    for one in comparison.left_out:
+    for one in comparison.left_out(*Reason):
         names.setdefault(one.reason, []).append(one.entry.name)
     found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
     files = comparison.run.recording.left_out if comparison.run.recording else {}

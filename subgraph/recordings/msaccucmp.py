@@ -1,11 +1,8 @@
 """Two arrays -> the ten numbers of Ascend's msaccucmp; one comparison -> a row of its CSV; all rows -> its advice.
 
 Source: Ascend/msprobe, `python/msprobe/msaccucmp` (algorithm_manager, compare_result, overflow_detection, advisor) and
-msit's `cmp_process.py`, read in 2026.
-
-msaccucmp casts both sides to float32, computes in it, and lets NaN and infinities through. `comparison.metrics` has the
-same formulas in float64 over finite values, so the two agree on moderate values only: a mask of -3e38, whose square
-exceeds float32, has cosine 0 in msaccucmp and the right one in `comparison.metrics`.
+msit's `cmp_process.py`, read in 2026. As there, both sides are cast to float32. The numbers are those of
+`comparison.metrics`, so values whose squares exceed float32 (1e19) give other results than in msaccucmp.
 """
 
 from __future__ import annotations
@@ -18,12 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from subgraph.comparison.criteria.msaccucmp import LIMITS, ZERO
+from subgraph.comparison.criteria import msaccucmp as criterion
+from subgraph.comparison.metrics.mean_rel import relative_errors
+from subgraph.comparison.pair import Pair
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.storage.tensors import Record
-from subgraph.text import cell, clean
+from subgraph.text import cell, clean, count
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
@@ -39,7 +38,7 @@ ALGORITHMS = (
     "MaxRelativeError",
     "MeanRelativeError",
 )
-COSINE, DISTANCE = ALGORITHMS[0], ALGORITHMS[3]
+COSINE = ALGORITHMS[0]
 REASON = "CompareFailReason"
 NAN = "NaN"
 NO_OP = "*"  # in the place of a name: there is no such op on that side
@@ -52,15 +51,16 @@ HEAD = (
     *"IsNpuOps IsOutputNode IsPrecisionError".split(),
 )
 
-METRICS = {  # metrics with a limit in `comparison.criteria.msaccucmp` -> their columns
+METRICS = {  # of `comparison.metrics` -> their columns
     "cosine": COSINE,
-    "rel_l2": DISTANCE,
+    "rel_l2": "RelativeEuclideanDistance",
     "kl": "KullbackLeiblerDivergence",
     "rmse": "RootMeanSquareError",
     "mean_rel": "MeanRelativeError",
+    "max_abs": "MaxAbsoluteError",
+    "mean_abs": "MeanAbsoluteError",
 }
 EXEMPT = frozenset("Data TransData PartitionCall".split())  # op types that are never a precision error
-MIN_PROBABILITY = 2.0**-23  # float32's eps; applied before the sum is made 1
 MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
 MIN_COSINE = 0.99  # the advisor's limit
@@ -68,18 +68,11 @@ NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to 
 
 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
-    """All ten of `ALGORITHMS`, and under `REASON` why one is not defined, or "". x = mine, y = golden, flat, float32:
+    """All ten of `ALGORITHMS`, and under `REASON` why there are none, or "".
 
-    0 cosine Σ (x/|x|)(y/|y|), at most 1; 1 max|x-y|; 2, 8, 9 sum, largest, mean of e = |x/y - 1| where |y| > eps of
-    float64, else 0; 3 sqrt(Σ(x-y)² / Σy²); 4 Σ p ln(p/q), p of x, q of y: (v - min) / (max - min), at least float32's
-    eps, over the sum; 5 a text, "(mean;deviation),(mean;deviation)" of x and of y; 6 mean|x-y|; 7 sqrt(mean (x-y)²).
-
-    Corner cases, msaccucmp's: both lengths within eps: 0 is 1. One length 0: 0 is NaN. One element: 0 is 1, "This
-    tensor is scalar." Length of y within eps: 3 is 0. 4 within eps: 0. Two arrays of booleans: 0, and 3 only where y is
-    all False. Of complex numbers, the real parts. Ours: no elements, other sizes, no numbers: ten NaN, where msaccucmp
-    has some or raises. So are the words of the other reasons.
-
-    Complexity: linear; six float32 copies.
+    All ten are NaN where the sizes differ, there are no elements or no numbers, or one side alone has NaN or infinity.
+    StandardDeviation is a text: "(mean;deviation),(mean;deviation)" of mine and golden. Of complex numbers, the real
+    parts.
 
     >>> import numpy as np
     >>> found = measure(np.array([3.0, 4.0]), np.array([3.0, 5.0]))
@@ -88,26 +81,18 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     """
     if why := _why_not(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
+    pair = Pair(_float32(golden), _float32(mine))
+    found = criterion.measure(pair) | pair.metrics(("max_abs", "mean_abs"))
     with np.errstate(all="ignore"):
-        if mine.dtype == np.bool_ and golden.dtype == np.bool_:
-            return _booleans(mine, golden)
-        x, y = _float32(mine), _float32(golden)
-        error, square = np.abs(x - y), (x - y) ** 2
-        relative = np.where(np.abs(y) > ZERO, np.abs(x / y - 1), np.float32(0))
-        cosine, why = _cosine(x, y, mine.shape)
-        values = (
-            cosine,
-            float(error.max()),
-            float(relative.sum()),
-            _distance(square, y),
-            _divergence(x, y),
-            f"{_spread(x)},{_spread(y)}",
-            float(error.mean()),
-            float(np.sqrt(square.mean())),
-            float(relative.max()),
-            float(relative.mean()),
-        )
-    return {**dict(zip(ALGORITHMS, values, strict=True)), REASON: why}
+        relative = relative_errors(*pair.values)
+        values: dict[str, float | str] = {
+            **{column: found[metric] for metric, column in METRICS.items()},
+            "AccumulatedRelativeError": float(relative.sum()),
+            "MaxRelativeError": float(relative.max()),
+            "StandardDeviation": f"{_spread(pair.candidate)},{_spread(pair.reference)}",
+            REASON: "",
+        }
+    return {name: values[name] for name in (*ALGORITHMS, REASON)}
 
 
 def _why_not(mine: Array, golden: Array) -> str:
@@ -115,53 +100,16 @@ def _why_not(mine: Array, golden: Array) -> str:
         return f"no numbers: {mine.dtype} and {golden.dtype}"
     if mine.size != golden.size:
         return f"{mine.size} elements in NPUDump, {golden.size} in GroundTruth"
-    return "" if mine.size else "no elements"
-
-
-def _booleans(mine: Array, golden: Array) -> dict[str, float | str]:
-    """msaccucmp subtracts the arrays for the distance, which numpy refuses; so it is NaN unless y is all False."""
-    x, y = (a.reshape(-1).astype(np.float64) for a in (mine, golden))
-    cosine, why = _cosine(x, y, mine.shape)
-    values: dict[str, float | str] = {**dict.fromkeys(ALGORITHMS, math.nan), COSINE: cosine}
-    if not golden.any():
-        values[DISTANCE] = 0.0
-    return {**values, REASON: ",".join(filter(None, (why, "booleans have no differences")))}
+    pair = Pair(_float32(golden), _float32(mine))
+    if pair.masked:
+        return f"NaN or infinity on one side alone: {count(pair.masked, 'element')}"
+    return "" if pair.compared else "no finite elements"
 
 
 def _float32(array: Array) -> Array:
-    real = array.real if array.dtype.kind == "c" else array
-    return np.asarray(real.astype(np.float32).reshape(-1))
-
-
-def _cosine(x: Array, y: Array, shape: tuple[int, ...]) -> tuple[float, str]:
-    """(cosine, the reason to print beside it)."""
-    if sum(shape) == len(shape):  # msaccucmp's test for one element
-        return 1.0, "This tensor is scalar."
-    first, second = np.sqrt((x * x).sum()), np.sqrt((y * y).sum())
-    if first <= ZERO and second < ZERO:
-        return 1.0, ""
-    for length, side in ((first, "NPUDump"), (second, "GroundTruth")):
-        if length**0.5 <= ZERO:  # the root of the root, as in msaccucmp: true for 0 alone
-            return math.nan, f"no cosine: {side} is all zero"
-    return min(float(((x / first) * (y / second)).sum()), 1.0), ""
-
-
-def _distance(square: Array, y: Array) -> float:
-    length = (y**2).sum()
-    return 0.0 if length**0.5 <= ZERO else float((square.sum() / length) ** 0.5)
-
-
-def _divergence(x: Array, y: Array) -> float:
-    p, q = _distribution(x), _distribution(y)
-    found = float((p * np.log(p / q)).sum())
-    return 0.0 if abs(found) < ZERO else found
-
-
-def _distribution(values: Array) -> Array:
-    low = values.min()
-    reach = values.max() - low
-    scaled = np.maximum((values - low) / reach if reach != 0 else values, np.float32(MIN_PROBABILITY))
-    return np.asarray(scaled / scaled.sum())
+    with np.errstate(all="ignore"):
+        real = array.real if array.dtype.kind == "c" else array
+        return np.asarray(real.astype(np.float32).reshape(-1))
 
 
 def _spread(values: Array) -> str:
@@ -182,7 +130,7 @@ def beyond(values: Mapping[str, float | str]) -> bool:
     >>> beyond({"CosineSimilarity": 0.98}), beyond({"CosineSimilarity": 1.0}), beyond({"RootMeanSquareError": 9.0})
     (True, False, False)
     """
-    found = [(limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in LIMITS]
+    found = [(limit, _printed(values.get(METRICS[limit.metric], math.nan))) for limit in criterion.LIMITS]
     if math.isnan(_printed(values.get(COSINE, math.nan))):
         return False
     return any(value == value and not limit.holds(value) for limit, value in found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from subgraph.errors import Inconclusive, InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import load
 from subgraph.text import clean
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -57,7 +55,7 @@ def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
     """
     record = trials.values.records[k].get(tensor)
     try:
-        value = load(record, Path("/"), mapped=True) if record else None
+        value = record.value(mapped=True) if record else None
     except InputError as e:
         raise Inconclusive(f"the reference's value of {clean(tensor)} is lost: {e.what}", "free some space") from e
     return value if isinstance(value, np.ndarray) else None

@@ -7,7 +7,6 @@ interval-2/ …    further ones
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
-from subgraph.errors import InputError
 from subgraph.graph.region import surroundings
 from subgraph.origins.source import source
 from subgraph.recordings import document as run_document
@@ -28,8 +26,6 @@ from subgraph.results.recorded import INTERVAL_SCHEMA, IntervalDocument, Interva
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.trial import Trials
-
-log = logging.getLogger("subcut")
 
 MAX_CASES = 4  # intervals that get a folder
 MAX_SUSPECTS = 12  # of an interval in the document
@@ -115,10 +111,5 @@ def _write_case(
     stems = folders.safe_names(region.outputs)
     places = evidence.candidate_folders(place.path, trials.values.labels)
     for matched, folder in zip(comparison.matched, places, strict=False):
-        for name in region.outputs:
-            if name in matched.matches and matched.reference(name) is not None:
-                try:
-                    matched.save(name, folder, stems[name])
-                except InputError as e:
-                    log.warning("%s: %s", name, e.what)
+        matched.save_all(region.outputs, folder, stems)
     return True

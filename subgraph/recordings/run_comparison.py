@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
-from subgraph.recordings.matching.match import UNLIKE
-from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, TensorMatch
+from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Reason, TensorMatch
 from subgraph.recordings.reference_tensors import reference_value
-from subgraph.recordings.runs import RecordedRun
+from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.trials.trial import Trials
@@ -69,7 +68,6 @@ class RunComparison:
         tensors: of the model, that were looked for.
         trials: that the run is compared with: of the input as the device read it.
         wrong_input: how the device was fed otherwise than the reference; "" where it was not.
-        wrong_layout: how the files are laid out otherwise than the user says; "" where they are not.
     """
 
     trials: Trials
@@ -80,7 +78,6 @@ class RunComparison:
     unseen_outputs: tuple[str, ...] = ()
     tensors: int = 0
     wrong_input: str = ""
-    wrong_layout: str = ""
 
     @property
     def failing(self) -> list[str]:
@@ -92,20 +89,14 @@ class RunComparison:
         """The inputs of the model that were recorded with other values than the reference was fed."""
         return [name for name, row in self.inputs.items() if row.failing]
 
-    @property
-    def left_out(self) -> list[LeftOutEntry]:
-        """The entries that are not compared, of all samples."""
-        return [left for matched in self.matched for left in matched.left_out]
-
-    @property
-    def unread(self) -> list[LeftOutEntry]:
-        """The entries that may hold tensors of the model and cannot be read; of all samples."""
-        return [left for matched in self.matched for left in matched.unread]
+    def left_out(self, *reasons: Reason) -> list[LeftOutEntry]:
+        """The entries that are not compared, for one of these reasons; of all samples."""
+        return [left for matched in self.matched for left in matched.left_out_as(*reasons)]
 
     @property
     def unlike(self) -> int:
         """How many entries have a name and a value that the model has not."""
-        return sum(left.why == UNLIKE for matched in self.matched for left in matched.unmatched)
+        return sum(matched.unlike for matched in self.matched)
 
     def needing(self, names: Sequence[str]) -> RunComparison:
         """The same, which agrees only if all these tensors were compared."""
@@ -121,7 +112,7 @@ class RunComparison:
         if self.failing or self.other_input or self.wrong_input:
             return Status.FAIL
         rows = self.rows.values()
-        broken = self.unlike or self.unread or any(row.in_place is None for row in rows)
+        broken = self.unlike or self.left_out(Reason.UNREADABLE) or any(row.in_place is None for row in rows)
         agrees = any(row.agreeing for row in rows) and not broken and not self.too_few
         return Status.AGREE if agrees else Status.UNRESOLVED
 
@@ -148,48 +139,52 @@ class RunComparison:
         matches = sum(len(m.matches) for m in self.matched)
         others = self.run.recording.left_out if self.run.recording else {}
         files = sum(n for end, n in others.items() if end.lower() not in IMAGES)
-        return matches, matches + sum(m.lacking for m in self.matched) + files
+        return matches, matches + len(self.left_out(Reason.UNREADABLE, Reason.UNMATCHED)) + files
 
     @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
-        notes = []
-        other = self.other_input
-        if other and not self.wrong_input:
-            notes.append(f"the recording was made with another input: {', '.join(other)} differs")
+        return [*self._notes_on_input(), *self._notes_on_files(), *self._notes_on_errors()]
+
+    def _notes_on_input(self) -> Iterator[str]:
+        """Was the device fed something else, and is it a dump of this model at all?"""
+        if self.other_input and not self.wrong_input:
+            yield f"the recording was made with another input: {', '.join(self.other_input)} differs"
         matches, recorded = self._matched_of
         if matches < FOREIGN_SHARE * recorded and not self._is_of_model:
-            few = f"only {matches} of {recorded} recorded tensors are of this model"
-            notes.append(f"{few}: is it a dump of another one?")
+            yield f"only {matches} of {recorded} recorded tensors are of this model: is it a dump of another one?"
         elif self.too_few and not self.failing:
-            notes.append(self.too_few)
+            yield self.too_few
         elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
-            notes.append(f"{len(self.rows)} of {self.tensors} tensors of the model were compared")
-        if self.run.recording and self.run.recording.left_out:
-            kinds = ", ".join(f"{n} {end}" for end, n in self.run.recording.left_out.items())
-            notes.append(f"files of other kinds were left out: {kinds}")
-        if self.unread:
-            first, files = self.unread[0], sum(len(sample) for sample in self.run.samples)
+            yield f"{len(self.rows)} of {self.tensors} tensors of the model were compared"
+
+    def _notes_on_files(self) -> Iterator[str]:
+        run = self.run
+        last = bool(self.matched) and self.matched[0].channels_last
+        if self.matched and run.layout in AXIS_ORDERS and run.shapeless and last != run.channels_last:
+            own = "NHWC" if last else "as the model is"
+            yield f"the files are laid out {own}, not as --dump-layout says: read so"
+        if run.recording and run.recording.left_out:
+            kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
+            yield f"files of other kinds were left out: {kinds}"
+        if unread := self.left_out(Reason.UNREADABLE):
+            first, files = unread[0], sum(len(sample) for sample in run.samples)
             why = first.why if first.entry.file in first.why else f"{first.entry.file}: {first.why}"
-            notes.append(f"{len(self.unread)} of {files} recorded tensors could not be read: {why}")
+            yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
+
+    def _notes_on_errors(self) -> Iterator[str]:
         if self.unlike:
-            notes.append(
-                f"{self.unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
-            )
-        if (
-            self.failing
-            and self.unseen_outputs
-            and any(t.how == "value" for m in self.matched for t in m.matches.values())
-        ):
-            notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}")
+            yield f"{self.unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
+        by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
+        if self.failing and self.unseen_outputs and by_value:
+            yield f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}"
         compared = [row for row in self.rows.values() if row.compared]
-        if len(compared) > 1 and not other and all(row.failing for row in compared):
+        if len(compared) > 1 and not self.other_input and all(row.failing for row in compared):
             last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.shapeless else ""
-            notes.append(
+            yield (
                 f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
                 "lower precision (--precision fp16, bf16 or int8)?"
             )
-        return notes
 
 
 def value_pairs(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:

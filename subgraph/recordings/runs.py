@@ -42,6 +42,7 @@ log = logging.getLogger("subcut")
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
+AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
 CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -82,9 +83,6 @@ class RecordingOptions:
         return "+".join(safe_name(path.resolve().name) for path in self.paths)[:FOLDER_NAME_CHARS]
 
 
-Samples = tuple[tuple[DumpEntry, ...], ...]  # per sample, its entries
-
-
 @dataclass(frozen=True)
 class RecordedRun:
     """What one device, or one tool, recorded.
@@ -94,15 +92,15 @@ class RecordedRun:
         precision: that it is judged at; "" for that of the candidate.
         missing: why there is no recording; "" where there is one.
         siblings: other runs of the same folder, whose entries have the same names.
-        as_found: the samples, read without the layout that the user said; none where none was said.
+        layout: that the user says of files that do not store it; "" for none.
     """
 
     name: str
     recording: Recording | None = None
-    samples: Samples = ()
+    samples: tuple[tuple[DumpEntry, ...], ...] = ()
     missing: str = ""
     siblings: tuple[RecordedRun, ...] = ()
-    as_found: Samples = ()
+    layout: str = ""
     precision: str = ""
 
     @property
@@ -115,10 +113,10 @@ class RecordedRun:
         """Does any file store no shape?"""
         return any(entry.assumed for sample in self.samples for entry in sample)
 
-    def read_as_found(self) -> RecordedRun:
-        """The same, of which the user said no layout."""
-        siblings = tuple(replace(run, samples=run.as_found) for run in self.siblings)
-        return replace(self, samples=self.as_found, as_found=(), siblings=siblings)
+    @property
+    def channels_last(self) -> bool:
+        """Does the user say that headerless files hold channels last? Values may contradict."""
+        return self.layout == "NHWC"
 
 
 @dataclass(frozen=True)
@@ -173,12 +171,11 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         said = folder.precision or options.precision or ""
         try:
             found = _split(name, _read(folder.path, graph, options.layout, options.format))
-            if options.layout:
-                as_found = _split(name, _read(folder.path, graph, "", options.format))
-                pairs = zip(found, as_found, strict=False)
-                found = [replace(run, as_found=other.samples) for run, other in pairs]
             claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
-            found = [replace(run, precision=said or claim) for run, claim in zip(found, claims, strict=True)]
+            found = [
+                replace(run, precision=said or claim, layout=options.layout)
+                for run, claim in zip(found, claims, strict=True)
+            ]
             runs += [replace(run, siblings=tuple(r for r in found if r is not run)) for run in found]
         except InputError as e:
             if len(options.folders) == 1:
@@ -190,10 +187,18 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
 
 
 def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
-    """A recording; the shapes in it count as the files' own where the user says their layout."""
+    """A recording. Where the user says the layout of its files, the shapes in it count as their own.
+
+    But values decide whether channels come first or last: the user's word counts where they do not tell.
+    """
     recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
-    entries = (replace(e, assumed=not layout and (e.assumed or e.shape is None)) for e in recorded)
+    entries = []
+    for entry in recorded:
+        guessed = entry.assumed or entry.shape is None
+        if guessed and layout in AXIS_ORDERS:
+            entry = replace(entry, layout="", original_shape=None)
+        entries.append(replace(entry, assumed=guessed and (not layout or layout in AXIS_ORDERS)))
     return replace(recorded, entries=tuple(entries))
 
 
@@ -221,10 +226,7 @@ def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[
             raise UnknownName(f"--map: nothing recorded is called '{clean(name)}'", nearest=nearest(name, list(known)))
         ours[name] = (*ours.get(name, ()), tensor)
 
-    def marked(samples: Samples) -> Samples:
-        return tuple(tuple(_marked(e, ours) for e in sample) for sample in samples)
-
-    return [replace(run, samples=marked(run.samples), as_found=marked(run.as_found)) for run in runs]
+    return [replace(run, samples=tuple(tuple(_marked(e, ours) for e in s) for s in run.samples)) for run in runs]
 
 
 def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
@@ -281,7 +283,7 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
                 "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
                 clean(run.name), count(len(run.samples), "sample"), count(number, "sample"),
             )  # fmt: skip
-        out.append(replace(run, samples=run.samples[:number], as_found=run.as_found[:number]))
+        out.append(replace(run, samples=run.samples[:number]))
     return out
 
 
@@ -311,7 +313,7 @@ def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded
     if lacking:
         what = f"nobody says what the device was fed: the recording holds no input '{clean(lacking[0])}'"
         raise UsageError(what, "-i FILE, or --seed N where it was subcut's own random input")
-    records = _save_inputs(samples, graph, folder)
+    records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
     names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
     return replace(feeding, inputs=tuple(names), records=records)
@@ -331,7 +333,7 @@ def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dic
     for entry in entries:
         if entry.lacks:
             continue
-        recorded = entry.tensor or entry.node
+        recorded = entry.label
         name = next(iter(written.find(recorded)), "")
         if not name and entry.role == "input" and re.fullmatch(r"input_\d+", recorded) and entry.index < len(numbered):
             name = numbered[entry.index]
@@ -341,7 +343,7 @@ def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dic
 
 
 def _save_inputs(
-    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, folder: Path
+    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, folder: Path, channels_last: bool
 ) -> tuple[dict[str, Record], ...]:
     """The recorded inputs on disk, a folder per sample.
 
@@ -353,12 +355,12 @@ def _save_inputs(
         place = folder / f"sample_{k}"
         place.mkdir()
         for name, entry in sample.items():
-            array = _declared(entry, graph, name)
+            array = _declared(entry, graph, name, channels_last)
             records[k][name] = save(name, array, type_of(array), place, stems[name]).within(str(place))
     return tuple(records)
 
 
-def _declared(entry: DumpEntry, graph: Graph, name: str) -> Array:
+def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) -> Array:
     """An input in the type and layout that the model declares."""
     array = entry.read()
     _, dtype, dims = declared_type(graph.inputs[name].type)
@@ -366,12 +368,13 @@ def _declared(entry: DumpEntry, graph: Graph, name: str) -> Array:
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
         shape = filled(known, array.size)
-        aligned = next(alignments(array, shape, entry.assumed), None) if shape is not None else None
-        if aligned is None:
+        ways = alignments(array.shape, shape, entry.assumed, channels_last) if shape is not None else ()
+        way = next(iter(ways), None)
+        if way is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
             raise InputError(what, "name what the device was fed with -i")
-        array = aligned[1]
+        array = way.apply(array)
     if array.dtype != np_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
             log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)

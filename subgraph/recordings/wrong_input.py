@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
-from subgraph.recordings.matching.match import EXACT, match_entries
+from subgraph.recordings.matching.match import EXACT, match_sample
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
@@ -78,7 +79,7 @@ def _distance(trials: Trials, run: RecordedRun, before: Mapping[DumpEntry, float
     try:
         if not known and not _may_hold(trials, list(before)):
             return math.inf
-        matches = match_entries(trials, run.plain, list(before)).matches.values()
+        matches = match_sample(trials, replace(run, samples=(tuple(before),))).matches.values()
     except (InputError, ModelError, WorkerDied):
         return math.inf
     distances = {m.entry: m.distance for m in matches if m.tensor in trials.graph.maker}

@@ -26,6 +26,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from subgraph import plugins
 from subgraph.reports._compared import Compared
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
@@ -147,10 +148,17 @@ def replay_command(document: Document, case: str) -> str:
     if about["backend"] in DEVICES:
         return f"subcut compare {case} --recorded DIR"
     reference = document["reference"]
-    if reference["backend"] == "torch":  # beside onnxruntime, the module is what differs
+    if _stated(reference, "SCRIPT"):  # beside onnxruntime, the module is what differs
         about = reference
-    is_code = about["backend"] in ("cmd", "torch") or about["backend"].endswith(".py")
+    runs_commands = any(step in about["options"] for step in _stated(about, "COMMANDS") or ())
+    is_code = about["backend"].endswith(".py") or runs_commands or _stated(about, "SCRIPT")
     return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
+
+
+def _stated(about: Document, name: str) -> Any:
+    """A constant of the backend of a candidate or reference; None if it is not one of subcut's own."""
+    is_own = about["backend"] in plugins.own_names("backends")
+    return plugins.constant("backends", about["backend"], name) if is_own else None
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:
@@ -397,4 +405,7 @@ def interval_title(finding: Document, quoted: Quoted = str) -> str:
 
 def left_out(shown: View, quoted: Quoted = str) -> list[str]:
     """What was recorded and not compared, a line per reason."""
-    return [f"{n} left out, {quoted(why)}: {listed(names, quoted)}" for why, n, names in shown.left_out]
+    return [
+        f"{n} left out, {quoted(why)}{f': {listed(names, quoted)}' if names else ''}"
+        for why, n, names in shown.left_out
+    ]

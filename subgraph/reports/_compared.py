@@ -201,13 +201,12 @@ def _notes(document: Document, recorded: bool) -> list[str]:
 
 
 def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
-    lost = [entry for run in document["recordings"] for entry in run["lost"]]
-    reasons = Counter(entry["why"].partition(" of ")[0] if entry["why"].startswith("a copy of ") else entry["why"]
-                      for entry in lost)  # fmt: skip
-    return [
-        (why, n, list(dict.fromkeys(e["name"] for e in lost if e["why"].startswith(why))))
-        for why, n in reasons.most_common()
-    ]
+    """By reason, how many entries of all recordings are not compared, and the first of their names."""
+    counts, names = Counter[str](), dict[str, list[str]]()
+    for left in (left for run in document["recordings"] for left in run.get("left_out", ())):
+        counts[left["why"]] += left["count"]
+        names.setdefault(left["why"], []).extend(left["names"])
+    return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
 def _as_bisect(command: str) -> str:

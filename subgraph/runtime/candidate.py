@@ -25,7 +25,8 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
-from subgraph.runtime.command_line import contents, is_file
+from subgraph.runtime.backends import Capabilities, capabilities
+from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.digest import digest
@@ -60,8 +61,8 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "torch": ("pytorch", "onnx2torch"),
     "tvm": (),
 }
-MODULE = "file"  # option of the backend torch: the file that makes the module
-COMMANDS = ("convert", "run")  # in the order in which they run
+RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
+COMMANDS = ("convert", RUN)  # in the order in which they run
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Candidate:
         Raises:
             UsageError: the backend has no releases, or this is none.
         """
-        has_own = self.release and not self._runs_commands
+        has_own = self.release and not self.runs_commands
         return releases.release(self.backend, self.release, self.sources) if has_own else None
 
     @property
@@ -119,14 +120,20 @@ class Candidate:
         return self.backend not in (BY_HAND, RECORDED)
 
     @property
-    def _runs_commands(self) -> bool:
-        return self.backend == "cmd" or (self.backend == "litert" and bool(self.options.get("convert")))
+    def can(self) -> Capabilities:
+        """What its backend can do."""
+        return capabilities(self.backend)
+
+    @property
+    def runs_commands(self) -> bool:
+        """Does it run command lines of the user's?"""
+        return any(self.options.get(step) for step in self.can.commands)
 
     @property
     def commands(self) -> list[str]:
         """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
-        if self._runs_commands:
-            return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
+        if self.runs_commands:
+            return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         files += self.installation.requirements[:1] if self.installation else ()
         files += (
@@ -137,23 +144,25 @@ class Candidate:
     @property
     def script(self) -> str:
         """The Python file that runs in the worker's process; "" if there is none."""
-        return self.backend if self.backend.endswith(".py") else str(self.options.get(MODULE, ""))
+        return self.backend if self.backend.endswith(".py") else str(self.options.get(self.can.script, ""))
 
     @property
     def code(self) -> NamedCode:
         """What it runs outside of subcut, for the question whether that is trusted."""
         settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
-        return NamedCode(f"candidate {clean(self.name)}", self.commands, self.origin, self._code(), settings)
+        code = self._code()
+        role = f"candidate {clean(self.name)}"
+        return NamedCode(role, self.commands, self.origin, code.files, settings, complete=code.complete)
 
     def identity(self, version: str) -> dict[str, Any]:
         """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
 
-        `files`: what its commands name, by word; `code`: all that these reach, `command_line` says how far that is
-        known, and what `depends` names; `installed`: the packages of the Python interpreters among these.
+        `files`: what its commands name, by word; `code`: these, the code beside them (`command_line`), and what
+        `depends` names; `installed`: the packages of the Python interpreters among these.
 
         Without name, origin, precision, multi, and where it runs, which change no result.
         """
-        is_command, code = self._runs_commands, self._code()
+        is_command, code = self.runs_commands, self._code().files
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
         words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
         files = {word: contents(folder / word) for word in words}
@@ -170,14 +179,13 @@ class Candidate:
             "installed": digest(command_line.installed(interpreters)),
         }
 
-    def _code(self) -> list[Path]:
+    def _code(self) -> Code:
         """The files of code that its commands reach, and those that `depends` names."""
-        if self._runs_commands:
+        code = Code(tuple(file for pattern in self.depends for file in _matching(pattern)))
+        if self.runs_commands:
             folder = str(self.options.get("folder", ""))
-            reached = [file for command in self.commands for file in command_line.code_of_command(command, folder)]
-        else:
-            reached = command_line.code_of_python(Path(self.script)) if self.script else []
-        return [*reached, *(file for pattern in self.depends for file in _matching(pattern))]
+            return sum((command_line.code_of_command(command, folder) for command in self.commands), code)
+        return code + command_line.code_of_python(Path(self.script)) if self.script else code
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
@@ -204,14 +212,15 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
 def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that is no name of a table; `folder`: files are relative to it; `others`: such names."""
     head, _, rest = spec.partition(":")
-    if head == "cmd":
-        _check_command(f"candidate {clean(spec)}", "run", rest)
-        return Candidate(spec, "cmd", {"run": rest} | ({"folder": folder} if folder else {}))
+    can = capabilities(head)
+    if RUN in can.commands:
+        _check_command(f"candidate {clean(spec)}", RUN, rest)
+        return Candidate(spec, head, {RUN: rest} | ({"folder": folder} if folder else {}))
+    if can.script and rest:
+        return Candidate(spec, head, _module_options(spec, can.script, rest, folder))
     backends = plugins.names("backends")
-    if head == "torch" and rest:
-        return Candidate(spec, head, _module_options(spec, rest, folder))
     backend, equals, release = head.partition("==")
-    if backend in backends and backend != "torch":
+    if backend in backends and not can.script:
         known = _release(backend, release if equals else None)
         return Candidate(spec, backend, _options(spec, rest, folder), release=known)
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
@@ -224,7 +233,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         return Candidate(spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known)
     if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
         what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
-        own = "; torch:module.py:build is the module that the model was exported from" if recipe == "torch" else ""
+        own = f"; {plugins.help_of('backends', recipe).rstrip('.')}" if capabilities(recipe).script else ""
         raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}")
     names = [*backends, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
@@ -256,8 +265,8 @@ def _check_command(where: str, step: str, command: str) -> None:
     command_line.check_places(where, step, command)
 
 
-def _module_options(spec: str, text: str, folder: str) -> dict[str, str]:
-    """`module.py:build` as options of the backend torch.
+def _module_options(spec: str, option: str, text: str, folder: str) -> dict[str, str]:
+    """`module.py:build` as options of a backend that runs a script; `option`: names the file.
 
     Raises:
         UsageError: it names no function, or no file.
@@ -268,7 +277,7 @@ def _module_options(spec: str, text: str, folder: str) -> dict[str, str]:
         raise UsageError(f"candidate {clean(spec)}: which function makes the module?", "torch:module.py:build")
     if not path.is_file():
         raise UsageError(f"no file {clean(str(path))}", "torch:module.py:build, a function that returns (module, args)")
-    return {MODULE: str(path.resolve()), "build": function}
+    return {option: str(path.resolve()), "build": function}
 
 
 def _options(spec: str, text: str, folder: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
-from subgraph.runtime.inputs import Feeding, Origin, OriginKind, Sample
+from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
@@ -39,7 +39,7 @@ class Captured:
     label: str
     tensors: dict[str, Record]
     fed: dict[str, Record]
-    origins: dict[str, Origin]
+    origins: dict[str, InputOrigin]
 
 
 def capture_samples(
@@ -69,7 +69,7 @@ def capture_samples(
     return captured
 
 
-def _log_origins(origins: Mapping[str, Origin]) -> None:
+def _log_origins(origins: Mapping[str, InputOrigin]) -> None:
     """Log what the user may not expect of inputs that files were given for: random values, a conversion."""
     for name, origin in origins.items():
         if origin.kind is OriginKind.RANDOM:

@@ -1,20 +1,20 @@
-"""A command line: its words, the places that are put into it, and the code that it reaches. Nothing is run.
+"""A command line: its words, the placeholders that are filled in, and the code that it reaches. Nothing is run.
 
-What a command line reaches is known only in part: files and programs among its words, `-m MODULE`, words and shell
-scripts that are command lines of their own (`sh -c '…'`), and modules beside a Python file that it imports. What else
-its answers depend on is named by `depends` in the project file, or noticed when an answer is repeated.
+What a command line reaches is known only in part: the files and programs that it names, and all code below the folders
+of its scripts and below the folder that it runs in. What else its answers depend on is named by `depends` in the
+project file, or noticed when an answer is repeated.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from subgraph.plugins import HOME
 from subgraph.text import nearest
 
 PLACES = {"convert": ("model", "converted", "host"), "run": ("model", "converted", "inputs", "outputs", "host")}
-CODE = (".py", ".sh", ".so", ".dll", ".dylib", ".pl", ".js", ".lua", ".rb")  # ends of names that a program may load
-MOST_FILES = 500  # that a command line reaches: reading and parsing them takes a second
-MOST_TEXT = 1 << 18  # bytes of a script that is looked into
-MOST_HASHED = 64 << 20  # bytes; of larger files size and time are compared
+CODE = (".py", ".sh", ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
+MAX_FILES, MAX_FOLDERS = 500, 1000  # of code, and that are looked into: reading them takes a second
+MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
+LEFT_OUT = {"subcut_out", "__pycache__", "node_modules", "site-packages", "dist-packages"}  # names of folders
+RESULTS = {"repro.py", "CACHEDIR.TAG"}  # files in folders that subcut and others have made
 _PLACE = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|(?<![{$])\{([A-Za-z_]\w*)\}")
 _TOKEN = re.compile(r"[\w.+@%~/-]+")
-_MODULE = re.compile(r"(?:^|\s)-[A-Za-z]*m\s*([A-Za-z_][\w.]*)")
+_MODULE = re.compile(r"\s-[A-Za-z]*[mc]\b")  # `python -m MODULE`, `-c TEXT`
 _LIBRARIES = ("site-packages", "dist-packages")
 
 # ---------------------------------------------------------------------------------------------------- places
@@ -69,16 +70,57 @@ def words_and_values(command: str) -> list[str]:
     return [part for word in words for part in (word, word.partition("=")[2]) if part]
 
 
-def code_of_command(command: str, folder: str = "") -> list[Path]:
-    """The files of code that a command line reaches when it runs in `folder`, as far as that can be known, sorted."""
+@dataclass(frozen=True)
+class Code:
+    """Files of code, sorted; `complete`: there were not too many of them."""
+
+    files: tuple[Path, ...] = ()
+    complete: bool = True
+
+    def __add__(self, other: Code) -> Code:
+        return Code(tuple(sorted({*self.files, *other.files})), self.complete and other.complete)
+
+
+def code_of_command(command: str, folder: str = "") -> Code:
+    """The files that a command line names, and the code below the folders of its scripts; also below `folder`, in which
+    it runs, or where Python looks for modules by itself."""
     base = Path(folder or ".").absolute()
-    named = (base / word for word in words_and_values(command))
-    return _closure([*filter(is_file, named), *_code_in(command, [base])], base)
+    inner = (base / word for word in _TOKEN.findall(command))  # of `sh -c`: other files may be written by it
+    named = {path for word in words_and_values(command) if is_file(path := base / word)}
+    named |= {path for path in inner if is_file(path) and (os.access(path, os.X_OK) or path.suffix in CODE)}
+    programs = (shutil.which(word) for word in _TOKEN.findall(command) if "/" not in word)
+    folders = [base] if folder or _MODULE.search(command) else []
+    below = code_below([*folders, *(path.parent for path in named if _is_script(path))])
+    return Code((*named, *(Path(program).absolute() for program in programs if program))) + below
 
 
-def code_of_python(file: Path) -> list[Path]:
-    """A Python file and the modules beside it, or on $PYTHONPATH, that it imports, sorted."""
-    return _closure([file], Path.cwd())
+def code_of_python(file: Path) -> Code:
+    """A Python file, and the code below its folder."""
+    return Code((file.absolute(),)) + code_below([file.absolute().parent])
+
+
+def code_below(folders: Iterable[Path]) -> Code:
+    """The files of code below some folders, and the interpreters of environments there; not in hidden folders, and not
+    subcut's own: its version is known."""
+    found: list[Path] = []
+    roots = list(dict.fromkeys(folders))
+    waiting, looked = list(roots), 0
+    while waiting and looked < MAX_FOLDERS and len(found) <= MAX_FILES:
+        folder = waiting.pop(0)
+        looked += 1
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if folder == HOME or (folder not in roots and any(entry.name in RESULTS for entry in entries)):
+            continue
+        found += (Path(e.path) for e in entries if e.name.endswith(CODE) and e.is_file())
+        for inner in (Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)):
+            if (inner / "pyvenv.cfg").is_file():
+                found += filter(is_file, [inner / "bin" / "python"])
+            elif not inner.name.startswith(".") and inner.name not in LEFT_OUT:
+                waiting.append(inner)
+    return Code(tuple(sorted(set(found[:MAX_FILES]))), not waiting and len(found) <= MAX_FILES)
 
 
 def contents(path: Path) -> str:
@@ -92,7 +134,7 @@ def contents(path: Path) -> str:
 
 @lru_cache(1024)
 def _contents(path: Path, size: int, changed: int) -> str:
-    if size > MOST_HASHED:
+    if size > MAX_HASHED:
         return f"{size} bytes, changed at {changed} ns"
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -113,7 +155,7 @@ def installed(files: Iterable[Path]) -> list[str]:
 
 def imported() -> dict[str, str]:
     """The files, with their contents' digests, of all modules that this process has imported from outside subcut,
-    Python and the installed packages. Unlike `code_of_python` this sees also what code finds out while it runs."""
+    Python and the installed packages, wherever they lie."""
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))
     return {str(path): contents(path) for path in own if is_file(path)}
@@ -140,62 +182,13 @@ def own_interpreter() -> Path:
     return Path(sys.executable)
 
 
-def _closure(files: Iterable[Path], base: Path) -> list[Path]:
-    """These files and all that they lead to, without subcut itself: its version stands beside."""
-    waiting, found = list(files), set[Path]()
-    python_path = (Path(word).absolute() for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word)
-    roots = [base, *(f.parent for f in waiting if _is_python(f)), *python_path]
-    roots = [folder for folder in dict.fromkeys(roots) if folder.name not in _LIBRARIES]
-    while waiting and len(found) < MOST_FILES:
-        file = waiting.pop(0)
-        if file not in found:
-            found.add(file)
-            waiting += (path for path in _leads_to(file, roots) if HOME not in path.parents)
-    return sorted(found)
-
-
-def _leads_to(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    text = _text(file)
-    folders = list(dict.fromkeys([file.parent, *roots]))
-    if _is_python(file):
-        yield from _imported(text, folders)
-        yield from _called(text, folders)
-    elif file.suffix == ".sh" or re.match(r"#!.*sh\b", text):
-        yield from _code_in(text, folders)
-
-
-def _is_python(file: Path) -> bool:
-    return file.suffix == ".py" or bool(re.match("#!.*python", _text(file)))
-
-
-def _text(file: Path) -> str:
-    """A script's text; "" for a large or binary file."""
+def _is_script(file: Path) -> bool:
+    """Is it a text that a program runs?"""
     try:
         with file.open("rb") as stream:
-            data = stream.read(MOST_TEXT + 1)
+            return file.suffix in (".py", ".sh") or stream.read(2) == b"#!"
     except OSError:
-        return ""
-    return "" if len(data) > MOST_TEXT or b"\0" in data else data.decode(errors="replace")
-
-
-def _code_in(text: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """Scripts, programs and modules that a command line, or a shell script, names: no other files, for it may write
-    them (a log)."""
-    words = [*words_and_values(text), *_TOKEN.findall(text)]
-    for word in dict.fromkeys(words):
-        ends = [word, *(word[m.end() :] for m in re.finditer("/+", word))]  # "$HERE"/run.py
-        yield from (path for folder in folders for end in ends if _is_code(path := folder / end))
-        program = shutil.which(word) if "/" not in word else None
-        if program:
-            yield Path(program).absolute()
-        if "import" in word:  # python -c '…'
-            yield from _imported(word, folders)
-    for m in _MODULE.finditer(text):
-        yield from _modules([m[1], f"{m[1]}.__main__"], folders)
-
-
-def _is_code(path: Path) -> bool:
-    return is_file(path) and (os.access(path, os.X_OK) or path.suffix in (".py", ".sh") or _text(path).startswith("#!"))
+        return False
 
 
 def is_file(path: Path) -> bool:
@@ -204,44 +197,3 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name that is too long, or a NUL
         return False
-
-
-def _imported(text: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """The files in these folders of modules that Python code imports, anywhere in it; the first folder is its own."""
-    for level, module, names in _imports_and_texts(text)[0]:
-        places = [folders[0], *folders[0].parents][level - 1 : level] if level else folders
-        before = [module] if module else []
-        yield from _modules([*before, *(".".join([*before, name]) for name in names)], places)
-
-
-def _called(text: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """The scripts, programs and libraries in these folders that texts in Python code name: `run(["./tool.sh"])`."""
-    texts = _imports_and_texts(text)[1]
-    for word in dict.fromkeys(word for text in texts for word in (text, *_TOKEN.findall(text))):
-        for path in (folder / word for folder in folders):
-            if is_file(path) and (path.suffix in CODE or os.access(path, os.X_OK)):
-                yield path
-
-
-@lru_cache(1024)
-def _imports_and_texts(text: str) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
-    """What Python code imports (level, module, names in it) and the texts in it; nothing where it does not parse."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [], []
-    imports = [(0, "", [alias.name for alias in n.names]) for n in nodes if isinstance(n, ast.Import)]
-    imports += [
-        (n.level, n.module or "", [alias.name for alias in n.names if alias.name != "*"])
-        for n in nodes
-        if isinstance(n, ast.ImportFrom)
-    ]
-    return imports, [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-
-
-def _modules(names: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:
-    """The files in these folders that importing modules runs: of a dotted name its packages' as well."""
-    parents = dict.fromkeys(".".join(name.split(".")[:k]) for name in names for k in range(1, name.count(".") + 2))
-    for stem in (folder.joinpath(*name.split(".")) for name in parents for folder in folders):
-        yield from (path for path in (Path(f"{stem}.py"), stem / "__init__.py") if is_file(path))
-        yield from stem.parent.glob(f"{stem.name}.*.so") if stem.parent.is_dir() else ()

@@ -71,7 +71,7 @@ class OriginKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Origin:
+class InputOrigin:
     """Where the value of a model input comes from. `text`: for people; `conversion`: of its type, or ""."""
 
     kind: OriginKind

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, NOTHING, ImageOptions, InputSpec, Origin, OriginKind, Sample, inputs_by_stem
+from subgraph.runtime.inputs import (
+    IMAGES,
+    NOTHING,
+    ImageOptions,
+    InputSpec,
+    InputOrigin,
+    OriginKind,
+    Sample,
+    inputs_by_stem,
+)
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -31,19 +40,19 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
-EMPTY = Origin(OriginKind.EMPTY, "empty")
+EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 
 
-def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, Origin]]:
+def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin]]:
     """The value of each input, and where it came from.
 
     Raises:
         InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is unknown.
     """
     feeds: dict[str, Value] = {}
-    origins: dict[str, Origin] = {}
-    computed = Origin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
+    origins: dict[str, InputOrigin] = {}
+    computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
     stems, needed = inputs_by_stem(sample.names), {spec.name: spec for spec in sample.specs}
     for name, file in sample.files:
         if file == NOTHING and name in needed:
@@ -61,7 +70,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, Origin]]:
                     "put several samples into a folder and give the folder",
                 )
             feeds[spec.name] = value
-            origins[spec.name] = computed or Origin(OriginKind.FILE, Path(file).name, conversion)
+            origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion)
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
@@ -82,7 +91,7 @@ def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     return sizes
 
 
-def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, Origin]:
+def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, InputOrigin]:
     """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:
@@ -102,7 +111,7 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) ->
         )
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
     array, how = _draw(spec, shape, rng)
-    origin = Origin(OriginKind.RANDOM, f"random {how}, seed {seed}")
+    origin = InputOrigin(OriginKind.RANDOM, f"random {how}, seed {seed}")
     return ([array] if "sequence" in spec.form else array), origin
 
 

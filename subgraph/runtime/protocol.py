@@ -1,44 +1,33 @@
 """What a worker's process replies to its parent, as dataclasses; on the pipe they are sealed JSON lines.
 
-A backend's code runs in the worker's process and can write into every descriptor of it. So each reply carries a keyed
-hash of its number and its text. The key is random, and goes through the pipe before the backend is imported. A line
-without the right hash is not believed: neither one made up nor one written again. This protects from faults and from
-code that writes blindly. Code that searches the process's memory for the key can still forge a reply; the limits of a
-process are no limits to what it says about itself.
+A backend's code runs in the worker's process and can write into every descriptor of it. So each reply begins with a
+random word, which went through the pipe before the backend was imported, and its number. A line without them is not
+believed: neither one made up nor one written again. This protects from faults and from code that writes blindly. Code
+that searches the process's memory for the word can still forge a reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
-from subgraph.runtime.inputs import Origin
+from subgraph.runtime.inputs import InputOrigin
 from subgraph.storage.tensors import Record
 
-KEY_BYTES = 32
-SEAL_BYTES = 16
+WORD_BYTES = 16
 SCRATCH = "SUBCUT_SCRATCH"  # in a worker's environment: a folder for its temporary files, removed when it ends
 CHANNEL_LOST = 76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
 
 
-def sealed(key: bytes, number: int, text: bytes) -> bytes:
-    """A reply, the `number`th of its process, as a line of the pipe: the seal in hexadecimal, a blank, the text."""
-    seal = blake2b(number.to_bytes(8, "big") + text, key=key, digest_size=SEAL_BYTES)
-    return seal.hexdigest().encode() + b" " + text
-
-
-def opened(key: bytes, number: int, line: bytes) -> bytes | None:
-    """The text of a sealed line; None if the seal is another one."""
-    from hmac import compare_digest
-
-    text = line[2 * SEAL_BYTES + 1 :]
-    return text if compare_digest(sealed(key, number, text), line) else None
+def seal(word: bytes, number: int) -> bytes:
+    """How the line of a reply begins, the `number`th of its process; `word`: the process's own."""
+    return b"%s %d " % (word, number)
 
 
 def process_end(lines: Sequence[str], signal: str | None = None, code: int | None = None) -> dict[str, object]:
-    """`process` of `WorkerDied` and of a verdict: always these three keys. `lines`: the last of standard error."""
+    """`process` of `WorkerDied` and of a verdict: always these three keys, and `memory` where a limit was exceeded.
+    `lines`: the last of standard error."""
     return {"signal": signal, "exit_code": code, "stderr": list(lines)}
 
 
@@ -87,7 +76,7 @@ class ModelRun:
 
     tensors: tuple[Record, ...]
     fed: tuple[Record, ...]
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, InputOrigin]
     others: tuple[str, ...]
     seconds: float
 

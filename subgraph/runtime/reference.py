@@ -18,16 +18,17 @@ from subgraph.errors import BackendError, ModelError, UsageError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
+from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.journal import Journals, remove_journal
 from subgraph.runtime.stretches.model import StretchedModel
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
 from subgraph.text import clean
 
+PLAIN = "ort"  # the reference where none is named
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
 LITERT = "litert:kernels=builtin"  # runs operators of TensorFlow Lite; without delegates, which fuse
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
@@ -35,7 +36,6 @@ OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy an
 STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
 LEAST_LIMIT = 256 << 20  # bytes
 SMALL = 256 << 20  # bytes of weights that need no plan where the user gives no limit
-JOURNALS = ".stretches"  # within the folder of results
 HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
@@ -43,6 +43,12 @@ MAX_THREADS = 8  # more give nothing for one small run, and other bits on each m
 def threads() -> int:
     """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
     return min(cores(), MAX_THREADS)
+
+
+def fixed_options(backend: str = PLAIN) -> dict[str, Any]:
+    """The options with which a backend gives the same values on every machine; none if it has no such options."""
+    options = capabilities(backend).reference
+    return {**options, "threads": threads()} if options else {}
 
 
 def parse_limit(text: str | None) -> int | None:
@@ -79,16 +85,16 @@ class Reference:
     at a time.
 
     Attributes:
-        backend, options: as given, with the reference's own options added where the backend is onnxruntime.
+        backend, options: as given, with the backend's fixed options added.
+        fixed: has it such options, as onnxruntime does? Then it runs models in stretches, within a limit of memory.
         python: the interpreter of a release that is installed apart; None for the one beside subcut.
         limit: bytes of memory that the process may use; None for what is free.
         exceeded: was there a model that did not fit?
-        journals: where runs in stretches leave how far they came, for the next process if this one is killed.
     """
 
     def __init__(
         self,
-        backend: str = "ort",
+        backend: str = PLAIN,
         options: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
@@ -100,9 +106,8 @@ class Reference:
         """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process when a model has ended
         the last one, and models that were loaded in that one are lost."""
         self.backend, self.limit = backend, limit
-        fixed = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
-        self.options = {**fixed, **(options or {})}
-        self.journals: Path | None = None
+        self.fixed = bool(capabilities(backend).reference)
+        self.options = {**fixed_options(backend), **(options or {})}
         self.exceeded = False
         self._restart = restart
         self._start = partial(Worker, backend, timeout=timeout, memory=memory or limit, python=python)
@@ -111,11 +116,10 @@ class Reference:
         self._lock = threading.RLock()
         self._version = ""
         self._stretched: dict[str, StretchedModel] = {}
-        self._used_journals: dict[str, list[Path]] = {}  # by key
         self._held: object = None  # what the process has under the key `HELD`
 
     def _started(self) -> Worker:
-        if self.backend != "ort":
+        if not self.fixed:
             return self._start()
         free = free_memory()  # a damaged size in a model must not take the machine down
         return self._start(bounded=min(self.limit + STACKS, free) if self.limit else free)
@@ -154,7 +158,7 @@ class Reference:
     def _place(self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, reuse: bool) -> None:
         path = folder / "model.onnx"
         weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        if weights and self.backend == "ort" and all(_in_place(t, source) for t in weights):
+        if weights and self.fixed and all(_in_place(t, source) for t in weights):
             path.write_bytes(model.SerializeToString())
             self._load(key, path, source.parent.resolve(), reuse)
         else:
@@ -164,7 +168,7 @@ class Reference:
     def _load(self, key: str, model: Path, weights: Path | None, reuse: bool) -> None:
         """`weights`: the folder of its external data, if it is another one."""
         options = {**self.options, **({"weights": str(weights)} if weights else {})}
-        if not reuse and self.backend == "ort":
+        if not reuse and self.fixed:
             options["reuse"] = False
         with self._lock:
             self._stretched.pop(key, None)
@@ -218,20 +222,16 @@ class Reference:
         with self._lock:
             if self._stretched.pop(key, None) is None:
                 self._worker.drop(key)
-        for folder in self._used_journals.pop(key, ()):
-            remove_journal(folder)
 
     # ------------------------------------------------------------------------------------------------ stretches
 
     def _stretch(self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool) -> bool:
         """Is the model run in stretches? With a limit every model is, often in one; else those that do not fit into
         what is free. `weights`: their bytes, roughly."""
-        if self.backend != "ort" or not (self.limit or weights > SMALL):
+        if not self.fixed or not (self.limit or weights > SMALL):
             return False
         space = (self.limit or free_memory()) - OWN_MEMORY
-        used = self._used_journals.setdefault(key, [])
-        journals = Journals(self.journals, used) if self.journals else None
-        model = StretchedModel(graph(), self, space, journals, self.identity, reuse=reuse)
+        model = StretchedModel(graph(), self, space, reuse=reuse)
         fits = model.fits()
         self.exceeded = self.exceeded or not fits
         if fits and not self.limit:
@@ -264,10 +264,6 @@ class Reference:
         """As `run`, of what it holds."""
         return self._worker.run(HELD, into, outputs, feeds)
 
-    def keep_in(self, parent: Path) -> None:
-        """Have runs in stretches leave how far they came in this folder of results."""
-        self.journals = parent.absolute() / JOURNALS
-
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other threads out for this block: a load and the runs that follow it."""
@@ -277,11 +273,8 @@ class Reference:
     def __enter__(self) -> Reference:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.close()
-        if kind is None:  # after an error the next run goes on
-            for folder in (folder for used in self._used_journals.values() for folder in used):
-                remove_journal(folder)
 
 
 def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:

@@ -29,8 +29,9 @@ from subgraph.environments import releases
 from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
+from subgraph.runtime.backends import capabilities
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.protocol import CHANNEL_LOST, KEY_BYTES, SCRATCH, BackendInfo, ModelRun, opened, process_end
+from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
 from subgraph.system import ProcessGroup, signal_name
@@ -71,11 +72,11 @@ class Worker:
     ) -> None:  # fmt: skip
         self.timeout, self.memory = timeout, memory
         self.deadline = math.inf  # of `time.monotonic`, for all requests
-        self._key = os.urandom(KEY_BYTES)
-        self._is_ort = backend == "ort" and python is None  # starts no processes of its own, writes no files
-        self._has_sources = backend.endswith(".py") or backend == "torch"
+        self._word = os.urandom(WORD_BYTES).hex().encode()
+        self._is_alone = capabilities(backend).alone and python is None
+        self._has_sources = backend.endswith(".py") or bool(capabilities(backend).script)
         self._cleanup = contextlib.ExitStack()
-        scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
+        scratch = "" if self._is_alone else str(self._cleanup.enter_context(_scratch()))
         try:
             self._process = ProcessGroup(
                 [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend],
@@ -95,7 +96,7 @@ class Worker:
         for number in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(number, False)
         with contextlib.suppress(BrokenPipeError):  # it ended already; the first request says so
-            os.write(self._stdin, self._key.hex().encode() + b"\n")
+            os.write(self._stdin, self._word + b"\n")
         self._unsent = b""
         self._received, self._searched = bytearray(), 0  # bytes searched for the end of a line
         self._replies = 0
@@ -177,12 +178,12 @@ class Worker:
 
     def _receive_reply(self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]) -> T:
         """What `read` makes of the next reply, which must be the child's own and of the right shape."""
-        text = opened(self._key, self._replies, self._read_line(do, limit))
+        line, expected = self._read_line(do, limit), seal(self._word, self._replies)
         self._replies += 1
-        if text is None:
+        if not line.startswith(expected):
             raise self._died(do, f"wrote into {CHANNEL}: what it says cannot be believed")
         try:
-            return read(json.loads(text))
+            return read(json.loads(line[len(expected) :]))
         except (ValueError, KeyError, TypeError, AttributeError, InputError):
             raise self._died(do, "gave an answer that is none") from None
 
@@ -274,8 +275,10 @@ class Worker:
         return True
 
     def _check_memory(self, do: str) -> None:
-        if self.memory is not None and (held := self._process.resident_memory()) > self.memory:
-            raise self._died(do, f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
+        if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:
+            error = self._died(do, f"was stopped at {resident >> 20} MiB, above {self.memory >> 20}")
+            error.process["memory"] = self.memory
+            raise error
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -307,7 +310,7 @@ class Worker:
         again."""
         with self._kill_lock:
             if not self._ended:
-                self._process.end(strays=not self._is_ort)
+                self._process.end(strays=not self._is_alone)
                 self._ended = True
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the key of its replies
-(`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request follows.
-What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The process
-ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
+Runs as `python -m subgraph.runtime.worker_main BACKEND`. The first line that it reads is the word that its replies
+begin with (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request
+follows. What a backend prints goes to standard error; its processes inherit neither the requests nor the replies. The
+process ends with its parent, even while the backend holds the interpreter's lock: it leads a `system.ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 from subgraph import plugins, system
 from subgraph.documents import from_json, to_json
-from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
+from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
 from subgraph.runtime import command_line
-from subgraph.runtime.inputs import Origin, Sample
-from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, sealed
+from subgraph.runtime.inputs import InputOrigin, Sample
+from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, seal
 from subgraph.storage.tensors import Record, Value
 
 READY = {"ready": True}
@@ -41,11 +41,11 @@ def main() -> None:
     tempfile.tempdir = os.environ.pop(SCRATCH, "") or None
     server = Server(sys.argv[1])
     lines = _requests(requests)
-    key = bytes.fromhex(next(lines).decode())
+    word = next(lines)
     for number, reply in enumerate(_replies(server, lines)):
         _exit_if_forked(server.process)
         try:
-            replies.write(sealed(key, number, json.dumps(reply).encode()) + b"\n")
+            replies.write(seal(word, number) + json.dumps(reply).encode() + b"\n")
             replies.flush()
         except OSError:
             os._exit(CHANNEL_LOST)
@@ -108,7 +108,7 @@ def _reply(server: Server, line: bytes) -> object:
     except SubcutError as e:
         return {"error": e.to_json()}
     except MemoryError:
-        return {"error": ModelError("running the model needs more memory than is free").to_json()}
+        return {"error": OutOfMemory("running the model needs more memory than is free").to_json()}
     except OSError as e:  # while writing; functions that read raise InputError
         if e.errno in (errno.ENOMEM, errno.EMFILE):
             return {"error": ModelError(f"the process that runs the model has used up a limit: {e.strerror}").to_json()}
@@ -269,7 +269,7 @@ class Server:
         from subgraph.storage import tensors
 
         folder, run = Path(into), self.models[key]
-        origins: dict[str, Origin] = {}
+        origins: dict[str, InputOrigin] = {}
         if sample is not None:
             planned = from_json(Sample, sample)
             arrays, origins = load_inputs.load_sample(planned)

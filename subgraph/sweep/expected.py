@@ -30,12 +30,12 @@ from subgraph.precision import Precision
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.reference import Reference, threads
+from subgraph.runtime.reference import PLAIN, Reference, fixed_options
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Value, load, shape_text
+from subgraph.storage.tensors import Value, shape_text
 from subgraph.sweep.operator_tests import Example
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
@@ -148,7 +148,7 @@ class ExpectedOutputs:
                 if record.name not in outputs:
                     judgements.append(judge_missing(record.name, result.others[0]))
                     continue
-                values = load(record, Path("/")), load(outputs[record.name], Path("/"))
+                values = record.value(), outputs[record.name].value()
                 output = _Output(example, record.name, *values)
                 by = (
                     self._judge(output, precision, noise) if has_noise else self._judge_without_noise(output, precision)
@@ -205,7 +205,7 @@ class ExpectedOutputs:
         for record in example.outputs:
             if record.name not in result.tensors[0]:
                 return ReferenceResult("differs", f"{record.name}: it gives none")
-            values = load(record, Path("/")), load(result.tensors[0][record.name], Path("/"))
+            values = record.value(), result.tensors[0][record.name].value()
             output = _Output(example, record.name, *values)
             if output.judge(self._noise_rule, Precision.FP32).status is not Status.AGREE:
                 tolerated.append(output.judge_by_tolerance())
@@ -260,7 +260,7 @@ class ExpectedOutputs:
 
 def plain_onnxruntime(timeout: float) -> Candidate:
     """The reference as a runtime among others: its process is replaced when it crashes."""
-    return Candidate("onnxruntime", "ort", {"opt": "disable", "threads": threads(), "fixed": True}, timeout=timeout)
+    return Candidate("onnxruntime", PLAIN, fixed_options(), timeout=timeout)
 
 
 def is_dead(failure: Verdict) -> bool:

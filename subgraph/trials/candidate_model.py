@@ -7,16 +7,15 @@ attribution and search see tensors of the reference's model only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from subgraph.errors import InputError, ModelError, NoRegion
+from subgraph.documents import read_document
+from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
@@ -75,7 +74,7 @@ class CandidateModel:
         Also int8 where the reference's tensors are quantized and its own are not: the rounding is the reference's.
         """
         types = [m.dtype for m in self.matches.values() if m.dtype]
-        finer = any(m.own and not m.scale for m in self.matches.values())
+        finer = any(m.reference_scale and not m.scale for m in self.matches.values())
         if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
             return Precision.INT8
         return next((p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None)
@@ -84,7 +83,7 @@ class CandidateModel:
         """Half a step of an inner tensor whose scale is not chosen but specified; 0 of others."""
         match = None if name in self.reference.outputs else self.matches.get(name)
         node = self.graph.nodes[self.graph.maker[match.name]] if match and match.name in self.graph.maker else None
-        if node is None or match is None or match.own or not match.scale or node.domain != TFLITE:
+        if node is None or match is None or match.reference_scale or not match.scale or node.domain != TFLITE:
             return 0.0
         return match.scale.step[0] / 2 if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type) else 0.0
 
@@ -165,21 +164,22 @@ class CandidateModel:
             for k, sample in enumerate(records)
         ]
 
-    def fed_otherwise(
+    def coarser_inputs(
         self, region: Region, records: Feeds, claim: Precision, new_folder: Callable[[], Path]
     ) -> list[dict[str, Record]]:
-        """Per sample the tensors whose values the candidate's scale clips, or rounds more coarsely than the claimed
-        precision: as the candidate is fed them, in the reference's form. Inputs of the model are not among them: what
-        is done to these is the candidate's own.
+        """Per sample the tensors that enter a region and that the candidate's type cannot hold: its scale clips them,
+        or rounds more coarsely than the claimed precision. Their values are those that the candidate is fed, in the
+        reference's form.
 
-        Such an error belongs to the node that makes the tensor, not to those that read it.
+        Such an error belongs to the node that makes the tensor, not to those that read it. The candidate's own rounding
+        of the model's inputs has no such node: it counts as the candidate's error.
         """
         changed: list[dict[str, Record]] = [{} for _ in records]
         scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
         for name in (n for n in scaled if self.matches[n].scale):
             for fed, sample in zip(changed, records, strict=True):
                 match, value, dtype = self.matches[name], sample[name].array(), sample[name].dtype
-                taken, real = match.to_candidate(value), match.real(value)
+                taken, real = match.to_candidate(value), match.reference_real(value)
                 if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(real).max(initial=0):
                     fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
         return changed if any(changed) else []
@@ -189,7 +189,7 @@ class CandidateModel:
     ) -> RunResult:
         """A result of the candidate's model in the names and forms of the reference's.
 
-        Outputs that depend on shapes alone take the reference's values, `known`, per sample.
+        Outputs that depend on shapes alone take the reference's values.
         """
         if result.failure:
             return result
@@ -266,18 +266,5 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
     """
     if not (folder / EDGE).is_file():
         return None
-    try:
-        matches = {
-            str(name): MatchedTensor(
-                str(m["other"]), str(m["how"]), tuple(map(int, m["perm"])), str(m["dtype"]),
-                _scale(m["scale"]), _scale(m.get("own")),
-            )
-            for name, m in json.loads((folder / EDGE).read_text(encoding="ascii")).items()
-        }  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{folder / EDGE} is damaged: {e}", "make the case anew") from e
+    matches = read_document(folder / EDGE, dict[str, MatchedTensor], "make the case anew")
     return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)
-
-
-def _scale(written: Any) -> Scale | None:
-    return written and Scale(tuple(written["step"]), tuple(written["zero"]), int(written["axis"]))

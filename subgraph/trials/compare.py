@@ -12,9 +12,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from subgraph.comparison.top_k import agreement
 from subgraph.display import Displayed
+from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
@@ -84,6 +86,7 @@ class Comparison(Displayed):
         wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
         forms: of the whole model; the others that were tried.
+        result: all of this as the document that `subcut compare --json` gives, with names and versions.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -100,6 +103,12 @@ class Comparison(Displayed):
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
     forms: FormsTried = field(default_factory=FormsTried)
+    result: ComparisonDocument | None = field(default=None, repr=False)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """`result` as JSON data; empty without it."""
+        return to_json(self.result) if self.result else {}
 
     @property
     def first_bad(self) -> ComparisonRow | None:
@@ -167,13 +176,16 @@ def compare(
     >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
     >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
     ('stem/pool:0', 0.35)
+    >>> comparison.result.first_bad.op, comparison.document["exit_code"]
+    ('AveragePool', 1)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """
     candidate, reference = (candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference))
     setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
     with open_with_processes(graph, setup, reference) as trials:
-        return compare_tensors(trials, at, jobs=jobs, fail_fast=fail_fast)
+        found = compare_tensors(trials, at, jobs=jobs, fail_fast=fail_fast)
+        return replace(found, result=document(trials, found, criterion, command=""))
 
 
 def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
@@ -235,11 +247,11 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
     Where the candidate gives no value, the reference's stands alone. After `compare_tensors`, nothing is run anew.
     """
     found = trials.run(trials.whole(names)).tensors
-    for k, known in enumerate(trials.values.records):
+    for k, expected in enumerate(trials.values.records):
         given = found[k] if k < len(found) else {}
         for name in names:
             theirs = given[name].value() if name in given else None
-            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, known[name].value(), theirs)
+            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, expected[name].value(), theirs)
 
 
 def chosen(trials: Trials, at: Sequence[str]) -> list[str]:
@@ -292,7 +304,7 @@ def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
     while waiting:
         node = waiting.pop()
         nodes.add(node)
-        read = [n for n in graph.reads[node] if trials.known is not None and n not in trials.known]
+        read = [n for n in graph.reads[node] if trials.shared_tensors is not None and n not in trials.shared_tensors]
         waiting += [graph.maker[n] for n, kind in graph.kinds(read).items() if kind == VALUE and n in graph.maker]
     try:
         return regions.of_nodes(graph, nodes, [tuple(names)])
@@ -314,10 +326,10 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
 def ranking(trials: Trials, whole: RunResult) -> Ranking:
     """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
     worst: dict[str, dict[str, float]] = {}
-    for known, sample in zip(trials.values.records, whole.tensors, strict=False):
+    for expected, sample in zip(trials.values.records, whole.tensors, strict=False):
         for name in trials.graph.outputs:
-            if name in sample and name in known:
-                shares = agreement(known[name].value(), sample[name].value())
+            if name in sample and name in expected:
+                shares = agreement(expected[name].value(), sample[name].value())
                 if shares:
                     before = worst.get(name, shares)
                     worst[name] = {k: min(v, before[k]) for k, v in shares.items()}

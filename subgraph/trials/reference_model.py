@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -36,7 +37,7 @@ class ReferenceModel:
         store: keeps results across sessions.
         scratch: a folder for files that live as long as the session.
         freeze: tensors that compute shapes become constants in the cuts.
-        known: tensors of which each side has values, where one of them has some only.
+        shared_tensors: those of which both sides have values; None for all.
         roundings: runs the model itself, where the reference is what the model was made from.
     """
 
@@ -46,7 +47,7 @@ class ReferenceModel:
     store: Store
     scratch: Path
     freeze: bool = True
-    known: frozenset[str] | None = None
+    shared_tensors: frozenset[str] | None = None
     roundings: Reference | None = None
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, RegionNoise] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class ReferenceModel:
     @property
     def comparable(self) -> Collection[str] | None:
         """Tensors of which both sides have values; None for all."""
-        return self.known
+        return self.shared_tensors
 
     def tensors(self) -> list[str]:
         """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""
@@ -80,8 +81,8 @@ class ReferenceModel:
         names = [n for i in whole.nodes for n in self.graph.makes[i]]
         kinds = self.graph.kinds(names)
         read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.graph.outputs)
-        known = kinds.keys() if self.comparable is None else self.comparable
-        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in known]
+        comparable = kinds.keys() if self.comparable is None else self.comparable
+        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable]
 
     # ------------------------------------------------------------------------------------------------ values, cuts
 
@@ -148,16 +149,9 @@ class ReferenceModel:
         Raises:
             ModelError: the reference cannot run it on these values.
         """
-        stems = {name: f"o{i}" for i, name in enumerate(outputs)}
-        samples = []
         with self.temporary_folder() as folder, self.reference.exclusive():
             self.reference.load_model(folder.name, model, self.graph.path, folder)
-            for sample in feeds:
-                into = self.new_folder()
-                run = self.reference.run(folder.name, into, stems, sample)
-                samples.append({r.name: r.within(str(into)) for r in run.tensors})
-            self.reference.drop(folder.name)
-        return samples
+            return run_loaded(self.reference, folder.name, feeds, outputs, self.new_folder)
 
     def new_folder(self) -> Path:
         """A new folder that lives as long as the session."""
@@ -188,7 +182,7 @@ class ReferenceModel:
 
         return RegionNoise(
             self.graph, region, runs, tensors, self.scratch,
-            lambda label, make: self.store.memo(key(label), make), moved=self.roundings is not None,
+            lambda label, make: self.store.memo(key(label), make), other_program=self.roundings is not None,
         )  # fmt: skip
 
     def region_key(self, region: Region, records: Feeds, *more: str) -> str:
@@ -213,3 +207,25 @@ class ReferenceModel:
             on_disk = tensor is not None and protobuf.on_disk(tensor)
             self._weight_digests[name] = protobuf.weights_digest([tensor], self.graph.path) if on_disk else ""
         return self._weight_digests[name]
+
+
+def run_loaded(
+    reference: Reference, key: str, feeds: Iterable[Sequence[Record]], outputs: Sequence[str],
+    new_folder: Callable[[], Path],
+) -> list[dict[str, Record]]:  # fmt: skip
+    """Per sample the outputs of a model that is loaded as `key`; the model is dropped afterwards.
+
+    Raises:
+        ModelError: the reference cannot run it on these values. WorkerDied: the process crashed.
+    """
+    stems = {name: f"o{i}" for i, name in enumerate(outputs)}
+    samples = []
+    try:
+        for sample in feeds:
+            into = new_folder()
+            run = reference.run(key, into, stems, sample)
+            samples.append({r.name: r.within(str(into)) for r in run.tensors})
+    finally:
+        with contextlib.suppress(WorkerDied):  # a dead process holds no model
+            reference.drop(key)
+    return samples

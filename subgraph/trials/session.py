@@ -12,7 +12,7 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import WHOLE, Reference, default_for
+from subgraph.runtime.reference import PLAIN, WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers, installed
@@ -71,20 +71,19 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
-        reference.keep_in(output)
         values = ReferenceValues(graph, reference, samples, scratch / "values")
-        candidate, other, known, roundings = setup.candidate, setup.candidate_model, None, None
+        candidate, other, shared, roundings = setup.candidate, setup.candidate_model, None, None
         if isinstance(other, Path):
             other = _paired(graph, other, setup, values, stack)
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
-            known = _known_to_both(graph, sides)
+            shared = _shared_tensors(graph, sides)
             roundings = None if sides[0] is None else stack.enter_context(Reference())
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
         yield Trials(
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
-            known=known, roundings=roundings, candidate=candidate, workers=workers, rule=rule,
+            shared_tensors=shared, roundings=roundings, candidate=candidate, workers=workers, rule=rule,
             candidate_model=other, as_loop=setup.as_loop,
         )  # fmt: skip
 
@@ -99,15 +98,15 @@ def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, sta
     return pair
 
 
-def _known_to_both(graph: Graph, sides: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
     """The tensors that are compared; None for all."""
     limited = [side for side in sides if side is not None]
     if not limited:
         return None
-    known = frozenset.intersection(*limited)
-    number, made = len(known & graph.maker.keys()), len(graph.maker)
+    shared = frozenset.intersection(*limited)
+    number, made = len(shared & graph.maker.keys()), len(graph.maker)
     log.info("%d of %d tensors are values of the module: it is run in pieces between these", number, made)
-    return known
+    return shared
 
 
 @contextmanager
@@ -123,7 +122,7 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
     scratch.mkdir(exist_ok=True)
     with open_workers(candidate) as workers:
         workers.deadline = trials.workers.deadline
-        yield replace(trials, candidate=candidate, workers=workers, scratch=scratch)
+        yield replace(trials, candidate=candidate, workers=workers, scratch=scratch, run_by_hand=None)
 
 
 @contextmanager
@@ -132,7 +131,7 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == "ort" and not reference.options and not reference.release  # without limits
+    plain = reference.backend == PLAIN and not reference.options and not reference.release  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
         Reference(

@@ -112,7 +112,7 @@ class WrongOutput:
 
     @property
     def explanations(self) -> list[Explanation]:
-        """What would make it equal. Up to 40 runs of a small region on the reference."""
+        """What would make it equal. Up to 16 runs of a small region on the reference."""
         return [*(Explanation(misread.text) for misread in self.misread), *self._alike]
 
     @cached_property

@@ -7,7 +7,6 @@ samples that differ in shapes or frozen values are run with cuts of their own.
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,8 +38,6 @@ from subgraph.trials.forms import Form, FormsTried, ShippedModel, shipped_model
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.verdict import Judgement, Signature, Verdict, joined
 from subgraph.version import __version__
-
-STOPPED_FOR_MEMORY = re.compile(r"was stopped at \d+ MiB, above")  # by `runtime.worker`
 
 
 class NotStored(Exception):
@@ -82,8 +79,7 @@ class Trials(ReferenceModel):
         extra_runs, extra_nodes: trials that only `run_extra` asked for, and their nodes.
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
         began: when the session began, in seconds since 1970.
-        run_by_hand: returns results in place of the workers. `dataclasses.replace` does not copy it: another candidate
-            runs by itself.
+        run_by_hand: gives results in place of the workers, where a person runs the candidate.
     """
 
     candidate: Candidate
@@ -98,7 +94,7 @@ class Trials(ReferenceModel):
     extra_nodes: int = 0
     seen_keys: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
-    run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
+    run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = None
     _outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     @cached_property
@@ -121,7 +117,7 @@ class Trials(ReferenceModel):
 
     @property
     def comparable(self) -> Collection[str] | None:
-        return self.candidate_model.matches if self.candidate_model else self.known
+        return self.candidate_model.matches if self.candidate_model else self.shared_tensors
 
     # ------------------------------------------------------------------------------------------------ trials
 
@@ -182,7 +178,7 @@ class Trials(ReferenceModel):
         """Nothing is known of a candidate that was stopped at `--memory`, which is no limit of its own."""
         if self.candidate.memory is None or self.candidate.memory != self.reference.limit:
             return None
-        if failure.signature is not Signature.CRASH or not STOPPED_FOR_MEMORY.search(failure.why):
+        if failure.signature is not Signature.CRASH or "memory" not in failure.process:
             return None
         self._outgrown[region.nodes] = f"at --memory, {failure.why}"
         return unresolved(self._outgrown[region.nodes])
@@ -194,7 +190,7 @@ class Trials(ReferenceModel):
 
     def _held(self, weight: protobuf.TensorProto) -> int:
         """Bytes of memory that a weight takes in the candidate at least."""
-        return held_bytes(weight) if self.candidate.backend == "ort" else raw_bytes(weight)
+        return held_bytes(weight) if self.candidate.can.half_as_float else raw_bytes(weight)
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -250,7 +246,7 @@ class Trials(ReferenceModel):
             else:
                 cut, feeds = self.write_cut(region, records, folder)
                 outputs = cut.outputs
-            if self.candidate.backend != "litert":
+            if not self.candidate.can.tflite_operators:
                 load_origin.write_own_format(folder / "model.onnx", folder)
             options = self.candidate.options
             return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options))
@@ -312,7 +308,7 @@ class Trials(ReferenceModel):
         records, other = self.values.records, self.candidate_model
         if not other or region == self._whole or other.problem(region):
             return records
-        changed = other.fed_otherwise(region, records, self.precision, self.new_folder)
+        changed = other.coarser_inputs(region, records, self.precision, self.new_folder)
         try:
             return self.values_with(self.run_on_reference(region, changed)) if changed else records
         except ModelError:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.blame.answer import paragraph, plain, script, states
-from subgraph.blame.cures import Cure
-from subgraph.blame.document import BlameDocument, Versions
-from subgraph.blame.versions import State, Tried
 from subgraph.cases.find_case import FoundCase
+from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature
 
@@ -26,9 +24,9 @@ def found(**fields: Any) -> BlameDocument:
     return BlameDocument(**(usual | fields))
 
 
-def tried(states: str) -> list[Tried]:
-    letters = {"r": State.RIGHT, "w": State.WRONG, "u": State.UNKNOWN}
-    return [Tried(f"1.{k}", letters[letter]) for k, letter in enumerate(states)]
+def tried(states: str) -> list[TriedRelease]:
+    letters = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.UNKNOWN}
+    return [TriedRelease(f"1.{k}", letters[letter]) for k, letter in enumerate(states)]
 
 
 def test_each_kind_begins_with_who_does_what() -> None:
@@ -73,7 +71,7 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
     record = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "inputs" / "x.npy"),))
     made = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "outputs" / "y.npy"),))
     case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, {})
-    for is_ort in (True, False):
-        code = script(case, [("A",)], is_ort=is_ort)
+    for is_onnxruntime in (True, False):
+        code = script(case, [("A",)], is_onnxruntime=is_onnxruntime)
         compile(code, "script.py", "exec")
         assert len(code.splitlines()) <= 10

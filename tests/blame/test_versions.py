@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.blame.versions import FEW, History, State, Tried, search
+from subgraph.blame.versions import FEW, History, search
+from subgraph.results.blame import ReleaseState, TriedRelease
 
-LETTERS = {"r": State.RIGHT, "w": State.WRONG, "u": State.UNKNOWN}
+LETTERS = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.UNKNOWN}
 
 
 def run(truth: str, used: int) -> tuple[History, list[str]]:
     """The search on a history, a letter per release; and what it asked, in order."""
     releases, asked = [f"1.{k}" for k in range(len(truth))], []
 
-    def ask(version: str) -> Tried:
+    def ask(version: str) -> TriedRelease:
         asked.append(version)
-        return Tried(version, LETTERS[truth[releases.index(version)]])
+        return TriedRelease(version, LETTERS[truth[releases.index(version)]])
 
     return search(releases, used, ask), asked
 
@@ -44,7 +45,7 @@ def test_what_it_says_is_true(truth: str, data: st.DataObject) -> None:
         assert truth[found] == letter
         states = [t.state for t in history.tried]
         place = [t.version for t in history.tried].index(f"1.{found}")
-        before = [s for s in states[:place] if s is not State.UNKNOWN]
+        before = [s for s in states[:place] if s is not ReleaseState.UNKNOWN]
         assert not before or before[-1] is LETTERS[other]  # of those that were tried, a change
     if truth[used] == "w":
         assert wrong is not None
@@ -83,7 +84,7 @@ def test_of_a_few_each_is_tried() -> None:
 
 def test_what_lies_between_two_wrong_ends_is_looked_into() -> None:
     history, asked = run("w" * 10 + "r" * 12 + "w" * 14, 35)
-    assert history.of(State.RIGHT)
+    assert history.of(ReleaseState.RIGHT)
     assert number(history.first_wrong) == 22
     assert len(asked) <= 12
 
@@ -105,5 +106,5 @@ def test_one_that_cannot_be_tried_lies_between() -> None:
 
 def test_all_states_are_listed() -> None:
     history, _ = run("uwr", 1)
-    lists: Sequence[list[str]] = [history.of(state) for state in State]
+    lists: Sequence[list[str]] = [history.of(state) for state in ReleaseState]
     assert lists == [["1.2"], ["1.1"], ["1.0"]]

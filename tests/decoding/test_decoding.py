@@ -1,6 +1,6 @@
 """A decoder, step by step: the step and the node that go wrong, for faults that are planted in a step.
 
-Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `decoding.document`, `decoding.answer`,
+Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `results.loop`, `decoding.answer`,
 `decoding.result_folder`, `decoding.picture` and `commands.loop`.
 """
 
@@ -18,9 +18,9 @@ import pytest
 
 from fixtures import decoders
 from subgraph.decoding.answer import text
-from subgraph.decoding.document import Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from subgraph.decoding.picture import picture
 from subgraph.documents import schema, to_json
+from subgraph.results.loop import Growth, LoopDocument, LoopOutcome, StateError, StepSeen
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 

@@ -77,15 +77,6 @@ def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -
     assert list(load(tmp_path / "ac.onnx").inputs) == ["x", "x_2"]
 
 
-@pytest.mark.parametrize("opset", [11, 17])
-def test_a_batch(opset: int, tmp_path: Path) -> None:
-    one = chain(tmp_path / "a.onnx", {"n": "Neg", "a": "Abs"}, opset=opset)
-    two = chain(tmp_path / "b.onnx", {"n": "Neg"}, rows=1, opset=opset)
-    merge(one, two, batch=True).save(tmp_path / "ab.onnx")
-    x = np.concatenate([X, X[:1] + 1])
-    assert np.array_equal(run(tmp_path / "ab.onnx", x=x)["y"], np.concatenate([abs(X), -X[:1] - 1]))
-
-
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
     one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
     with pytest.raises(ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"):
@@ -94,13 +85,6 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
         merge(one, two, {"z": "x"})
     with pytest.raises(UnknownName, match=r"'z' is no input of b\.onnx"):
         merge(one, two, {"y": "z"})
-    with pytest.raises(UsageError, match="--batch"):
-        merge(one, two, {"y": "x"}, batch=True)
-    opened = onnx.load(one.path)
-    opened.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    onnx.save(opened, tmp_path / "o.onnx")
-    with pytest.raises(UsageError, match=r"the first dimension of 'x' of o\.onnx is open"):
-        merge(load(tmp_path / "o.onnx"), two, batch=True)
 
 
 # ---------------------------------------------------------------------------------------------------- a tail

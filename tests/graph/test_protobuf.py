@@ -6,9 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -189,11 +187,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
             protobuf.read(place)
 
 
-@pytest.mark.parametrize("walk", [0, 1 << 20])
-def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
+@pytest.mark.parametrize("large", [True, False])
+def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
+    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0 if large else 1 << 20)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     whole = graphs.plain().SerializeToString()
     path = tmp_path / "model.onnx"
@@ -201,35 +199,34 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early(
     assert whole.endswith(opset)
     for size in range(3, len(whole) - len(opset), 7):
         path.write_bytes(whole[:size])
-        with pytest.raises(ModelError, match=r"truncated or damaged at byte \d+: ") as refusal:
+        says = r"truncated or damaged at byte \d+: " if large else rf"model\.onnx \({size} bytes\) is damaged or"
+        with pytest.raises(ModelError, match=says) as refusal:
             protobuf.read(path)
-        offset = int(refusal.value.what.split("at byte ")[1].split(":")[0])
-        assert offset <= size
+        if large:
+            offset = int(refusal.value.what.split("at byte ")[1].split(":")[0])
+            assert offset <= size
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
 @pytest.mark.parametrize(
-    ("old", "new", "kind"),
+    ("old", "new"),
     [
-        (b"\x0a\x02W1\x12\x01b", b"\x0a\x02W1\x12\x7fb", "NodeProto"),  # a length that leads out of the node
-        (b"middle", b"mid\xffle", "NodeProto"),  # a name that is no text
-        (b"\x0a\x01x\x12", b"\x0a\x01\xfe\x12", "ValueInfoProto"),
+        (b"\x0a\x02W1\x12\x01b", b"\x0a\x02W1\x12\x7fb"),  # a length that leads out of the node
+        (b"middle", b"mid\xffle"),  # a name that is no text
+        (b"\x0a\x01x\x12", b"\x0a\x01\xfe\x12"),
     ],
 )
-def test_the_damaged_part_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, old: bytes, new: bytes, kind: str
+def test_a_damaged_part_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, old: bytes, new: bytes
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     whole = graphs.plain().SerializeToString()
     assert len(old) == len(new)
-    at = whole.index(old)
     path = tmp_path / "model.onnx"
-    path.write_bytes(whole[:at] + new + whole[at + len(old) :])
-    with pytest.raises(ModelError, match=f"damaged at byte .*{kind}") as refusal:
+    path.write_bytes(whole.replace(old, new, 1))
+    with pytest.raises(ModelError, match=rf"\({len(whole)} bytes\) is damaged"):
         protobuf.read(path)
-    offset = int(refusal.value.what.split("at byte ")[1].split(":")[0])
-    assert at - 40 < offset <= at
 
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
@@ -417,23 +414,6 @@ def test_what_protobuf_cannot_hold_goes_into_a_file_of_its_own(
     g = graph.load(model_of_three)
     assert cut(g, "first", "last").save(tmp_path / "a.onnx") == [tmp_path / "a.onnx"]
     assert cut(g, "first", "foo").save(tmp_path / "b.onnx") == [tmp_path / "b.onnx", tmp_path / "b.onnx.data"]
-
-
-def _refuses(*_: Any) -> int:
-    raise OSError(18, "Invalid cross-device link")
-
-
-@pytest.mark.usefixtures("large")
-@pytest.mark.parametrize("kernel", [_refuses, lambda *_: 0])
-def test_weights_are_copied_where_the_kernel_cannot(
-    tmp_path: Path, model_of_three: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., int]
-) -> None:
-    monkeypatch.setattr(os, "copy_file_range", kernel, raising=False)
-    want = weights_of(onnx.load(model_of_three))
-    for external_data in (False, True):
-        model = protobuf.to_onnx(protobuf.read(model_of_three).model, model_of_three)
-        protobuf.write(model, model_of_three, tmp_path / "out.onnx", external=external_data)
-        assert weights_of(onnx.load(tmp_path / "out.onnx")) == want
 
 
 @pytest.mark.usefixtures("large")

@@ -210,7 +210,6 @@ def read(folder: Path, word: str, known: DumpHints) -> str:
     for e in list(found)[:ENTRIES]:
         assert isinstance(e.target, str) and repr(e)
         try:
-            e.raw()
             e.read()
         except SubcutError as error:
             assert error.what

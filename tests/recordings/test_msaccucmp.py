@@ -1,11 +1,10 @@
-"""msaccucmp's ten numbers, each written out in plain Python; its CSV's rows; its advice."""
+"""msaccucmp's ten numbers; its CSV's rows; its advice."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.pair import Pair
 from subgraph.recordings.msaccucmp import (
     ALGORITHMS,
     COSINE,
     EXEMPT,
     HEAD,
-    METRICS,
     REASON,
     AccuracyRow,
     advise,
@@ -35,99 +32,33 @@ from tests.helpers.examples import examples
 
 NAN, INF = math.nan, math.inf
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
-MILD = st.floats(-1000, 1000, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
-TWO = st.lists(st.tuples(MILD, MILD), min_size=2, max_size=12)
+MILD = st.floats(-1000, 1000, width=32)
 ANY = st.floats(width=64)
+TWO = st.lists(st.tuples(MILD, MILD), min_size=2, max_size=12)
 
 
 def found(mine: Any, golden: Any, dtype: Any = np.float32) -> dict[str, float | str]:
     return measure(np.array(mine, dtype), np.array(golden, dtype))
 
 
-# Each formula, element by element, with Python's own floats: x is the device's, y the golden one.
-Plain = Sequence[float]
-
-
-def length(values: Plain) -> float:
-    return math.sqrt(math.fsum(v * v for v in values))
-
-
-def off(x: Plain, y: Plain) -> list[float]:
-    return [abs(a - b) for a, b in zip(x, y, strict=True)]
-
-
-def relative(x: Plain, y: Plain) -> list[float]:
-    return [abs(a - b) / abs(b) if b else 0.0 for a, b in zip(x, y, strict=True)]
-
-
-def cosine(x: Plain, y: Plain) -> float:
-    if not length(x) or not length(y):
-        return 1.0 if length(x) == length(y) else NAN
-    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / length(x) / length(y)
-
-
-def divergence(x: Plain, y: Plain) -> float:
-    def distribution(values: Plain) -> list[float]:
-        low, high = min(values), max(values)
-        scaled = [max((v - low) / (high - low), 2**-23) if high != low else 1.0 for v in values]
-        return [v / math.fsum(scaled) for v in scaled]
-
-    return math.fsum(p * math.log(p / q) for p, q in zip(distribution(x), distribution(y), strict=True))
-
-
-PLAIN: dict[str, Callable[[Plain, Plain], float]] = {
-    "CosineSimilarity": cosine,
-    "MaxAbsoluteError": lambda x, y: max(off(x, y)),
-    "AccumulatedRelativeError": lambda x, y: math.fsum(relative(x, y)),
-    "RelativeEuclideanDistance": lambda x, y: length(off(x, y)) / length(y) if any(y) else 0.0,
-    "KullbackLeiblerDivergence": divergence,
-    "MeanAbsoluteError": lambda x, y: math.fsum(off(x, y)) / len(x),
-    "RootMeanSquareError": lambda x, y: length(off(x, y)) / math.sqrt(len(x)),
-    "MaxRelativeError": lambda x, y: max(relative(x, y)),
-    "MeanRelativeError": lambda x, y: math.fsum(relative(x, y)) / len(x),
-}
-
-
-@pytest.mark.parametrize("name", PLAIN)
-@LAW
-@given(TWO)
-@example([(0.0, 0.0), (0.0, 0.0)])
-@example([(1.0, 0.0), (2.0, 0.0)])
-@example([(0.0, 1.0), (0.0, 2.0)])
-@example([(5.0, 3.0), (5.0, 3.0)])
-def test_each_number_is_its_formula(name: str, pairs: list[tuple[float, float]]) -> None:
-    x, y = zip(*pairs, strict=True)
-    # float32: a sum of 12 quotients of up to 1e6, each less one
-    assert found(x, y)[name] == pytest.approx(PLAIN[name](x, y), rel=1e-4, abs=1e-4, nan_ok=True)
-
-
-@LAW
-@given(TWO)
-def test_the_deviation_is_a_text_of_both_sides(pairs: list[tuple[float, float]]) -> None:
-    x, y = zip(*pairs, strict=True)
-    text = found(x, y)["StandardDeviation"]
-    assert isinstance(text, str) and text[0] == "(" and text[-1] == ")" and text.count(";") == 2
-    for side, values in zip(text[1:-1].split("),("), (x, y), strict=True):
-        mean = math.fsum(values) / len(values)
-        deviation = length([v - mean for v in values]) / math.sqrt(len(values))
-        for printed, value in zip(side.split(";"), (mean, deviation), strict=True):
-            assert len(printed.partition(".")[2]) == 3
-            assert float(printed) == pytest.approx(value if abs(value) >= 1e-3 else 0.0, abs=1.1e-3)
+def test_the_ten_numbers() -> None:
+    assert found([1.0, 3.0, 0.0, 4.0], [2.0, 3.0, 0.0, 2.0]) == {
+        "CosineSimilarity": pytest.approx(19 / math.sqrt(26 * 17)),
+        "MaxAbsoluteError": 2.0,
+        "AccumulatedRelativeError": 1.5,
+        "RelativeEuclideanDistance": pytest.approx(math.sqrt(5 / 17)),
+        "KullbackLeiblerDivergence": pytest.approx(0.1264, abs=1e-4),
+        "StandardDeviation": "(2.000;1.581),(1.750;1.090)",
+        "MeanAbsoluteError": 0.75,
+        "RootMeanSquareError": pytest.approx(math.sqrt(5 / 4)),
+        "MaxRelativeError": 1.0,
+        "MeanRelativeError": 0.375,
+        REASON: "",
+    }
 
 
 def test_the_deviation_hides_what_is_small() -> None:
     assert found([9e-4, 9e-4], [1e-3, 1.2e-3])["StandardDeviation"] == "(0.000;0.000),(0.001;0.000)"
-
-
-@LAW
-@given(TWO.filter(lambda pairs: any(a for a, _ in pairs) and any(b for _, b in pairs)))
-def test_of_mild_values_our_metrics_say_the_same(pairs: list[tuple[float, float]]) -> None:
-    x, y = np.array(pairs, np.float32).T
-    ours = Pair(y, x).metrics([*METRICS, "max_abs", "mean_abs"])
-    theirs = measure(x, y)
-    names = {**METRICS, "max_abs": "MaxAbsoluteError", "mean_abs": "MeanAbsoluteError"}
-    for metric, column in names.items():
-        assert theirs[column] == pytest.approx(ours[metric], rel=1e-4, abs=1e-4), metric
 
 
 @LAW
@@ -141,79 +72,44 @@ def test_any_two_arrays_have_ten_cells(pairs: list[tuple[float, float]], dtype: 
     kept = x.tobytes(), y.tobytes()
     values = measure(x, y)
     assert tuple(values) == (*ALGORITHMS, REASON)
-    assert {name for name, v in values.items() if isinstance(v, str)} == {"StandardDeviation", REASON}
     assert kept == (x.tobytes(), y.tobytes())
     shown = values[COSINE]
     assert isinstance(shown, float) and not shown > 1
     assert beyond(values) in (True, False)
 
 
-def test_both_zero_is_alike_and_one_zero_is_not_defined() -> None:
+def test_zeros_are_as_in_msaccucmp() -> None:
     assert found([0, 0], [0, 0])[COSINE] == 1.0
-    for x, y, side in (([0, 0], [1, 2], "NPUDump"), ([1, 2], [0, 0], "GroundTruth")):
-        values = found(x, y)
-        assert math.isnan(float(values[COSINE])) and side in str(values[REASON])
+    assert math.isnan(float(found([0, 0], [1, 2])[COSINE])) and math.isnan(float(found([1, 2], [0, 0])[COSINE]))
     assert found([1, 2], [0, 0])["RelativeEuclideanDistance"] == 0.0
     assert found([1, 2], [0, 0])["MeanRelativeError"] == 0.0
 
 
-def test_short_vectors_are_zero_only_together() -> None:
-    assert found([1e-17, 0], [0, 1e-17])[COSINE] == 1.0
-    assert found([1e-17, 0], [0, 1.0])[COSINE] == 0.0
-    assert found([1.0, 0], [1e-17, 0])["RelativeEuclideanDistance"] == 0.0
+def test_a_scalar_is_alike_whatever_it_is() -> None:
+    values = measure(np.full((1, 1), 3.0), np.full((1, 1), -5.0))
+    assert (values[COSINE], values["MaxAbsoluteError"]) == (1.0, 8.0)
 
 
-def test_rounding_does_not_lift_a_cosine_over_1() -> None:
-    draw = np.random.default_rng(0)
-    values = {measure(x, x)[COSINE] for x in draw.standard_normal((50, 100)).astype(np.float32)}
-    assert max(map(float, values)) == 1.0 and min(map(float, values)) > 1 - 1e-6
-
-
-def test_a_golden_value_within_eps_has_no_relative_error() -> None:
-    values = found([1.0, 3.0], [2.0**-53, 2.0])
-    assert [values[n] for n in ALGORITHMS if "Relative" in n and "Error" in n] == [0.5, 0.5, 0.25]
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_a_scalar_is_alike_whatever_it_is(shape: tuple[int, ...]) -> None:
-    values = measure(np.full(shape, 3.0), np.full(shape, -5.0))
-    assert (values[COSINE], values[REASON], values["MaxAbsoluteError"]) == (1.0, "This tensor is scalar.", 8.0)
-
-
-def test_constant_arrays_have_no_divergence() -> None:
-    assert found([5, 5, 5], [-2, -2, -2])["KullbackLeiblerDivergence"] == 0.0
-
-
-def test_it_is_computed_in_float32() -> None:
-    """A mask's -3e38 has no square there; a float64's last digits are gone."""
-    values = found([-3e38, 1.0], [-3e38, 1.0])
-    assert values[COSINE] == values["RelativeEuclideanDistance"] == 0.0 and beyond(values)
-    assert math.isnan(float(found([3e38, 1.0], [-3e38, 1.0])["RelativeEuclideanDistance"]))
+def test_both_sides_are_cast_to_float32() -> None:
     assert found([1.0, 2.0], [1.0 + 1e-12, 2.0], np.float64)["MaxAbsoluteError"] == 0.0
     assert found([2**24 + 1, 0], [2**24, 0], np.int64)["MaxAbsoluteError"] == 0.0
-
-
-def test_a_nan_goes_through() -> None:
-    values = found([NAN, 1.0], [1.0, 1.0])
-    assert all(math.isnan(float(values[n])) for n in ALGORITHMS if n != "StandardDeviation")
-    assert values["StandardDeviation"] == "(nan;nan),(1.000;0.000)"
-
-
-def test_booleans_have_a_cosine_alone() -> None:
-    values = found([True, False], [True, True], bool)
-    assert values[COSINE] == pytest.approx(math.sqrt(0.5)) and values[REASON]
-    assert all(math.isnan(float(values[n])) for n in ALGORITHMS[1:])
-    assert found([True, False], [False, False], bool)["RelativeEuclideanDistance"] == 0.0
-    assert measure(np.array([True, False]), np.array([1.0, 0.0]))["MaxAbsoluteError"] == 0.0
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e4m3fn, np.complex64, np.uint8])
 def test_any_numbers_do(dtype: Any) -> None:
     assert found([1, 2, 3], [1, 2, 1], dtype)["MaxAbsoluteError"] == 2.0
+    assert found([True, False], [True, True], bool)["MaxAbsoluteError"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("mine", "golden"), [(np.zeros(3), np.zeros(4)), (np.zeros(0), np.zeros(0)), (np.array(["a"]), np.array(["a"]))]
+    ("mine", "golden"),
+    [
+        (np.zeros(3), np.zeros(4)),
+        (np.zeros(0), np.zeros(0)),
+        (np.array(["a"]), np.array(["a"])),
+        (np.array([NAN, 1.0]), np.ones(2)),
+        (np.array([NAN]), np.array([NAN])),
+    ],
 )
 def test_what_cannot_be_compared_says_why(mine: Any, golden: Any) -> None:
     values = measure(mine, golden)
@@ -280,8 +176,8 @@ def test_some_op_types_are_never_an_error() -> None:
 
 
 def test_the_reason_is_the_lines_or_the_numbers() -> None:
-    values = found([1], [1])
-    assert row(replace(LINE, values=values))[REASON] == "This tensor is scalar."
+    values = found([NAN], [1])
+    assert "NaN" in row(replace(LINE, values=values))[REASON]
     assert row(replace(LINE, values=values, reason="other"))[REASON] == "other"
 
 

@@ -32,6 +32,7 @@ from subgraph.recordings import interval, recording, runs
 from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.matching.align import alignments, foldings
+from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.matching.names import ModelNames
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
@@ -135,11 +136,13 @@ def test_names_that_others_give(others: Path) -> None:
 
 def test_axes_that_a_toolkit_adds_or_folds() -> None:
     value = np.arange(60.0).reshape(1, 3, 20)
-    assert any(np.array_equal(a, value) for _, a in alignments(value.transpose(2, 1, 0)[None], (1, 3, 20)))
+    turned = value.transpose(2, 1, 0)[None]
+    assert any(np.array_equal(way.apply(turned), value) for way in alignments(turned.shape, (1, 3, 20)))
     head = np.arange(120.0).reshape(3, 4, 10)
-    assert any(np.array_equal(a, head) for _, a in foldings(head.transpose(1, 0, 2).reshape(1, 12, 1, 10), head.shape))
+    joined = head.transpose(1, 0, 2).reshape(1, 12, 1, 10)
+    assert any(np.array_equal(way.apply(joined), head) for way in foldings(joined.size, head.shape))
     blocks = np.zeros((1, 2, 5, 6, 16))
-    assert [a.shape for _, a in alignments(blocks, (1, 24, 5, 6))] == [(1, 24, 5, 6)]
+    assert [way.apply(blocks).shape for way in alignments(blocks.shape, (1, 24, 5, 6))] == [(1, 24, 5, 6)]
 
 
 # ---------------------------------------------------------------------------------------------------- folders
@@ -194,8 +197,8 @@ def test_what_a_tool_saves_of_its_own(
     saved = {f"kernel_{k}": w.T for k, w in enumerate(weights.values()) if w.ndim == 4}
     helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
     run = compared(written(tmp_path / "dump", values | saved | helpers)).run
-    assert {left.why for left in run.matched[0].skipped} >= {f"the weight {n}, which is not compared" for n in weights
-                                                          if weights[n].ndim == 4}  # fmt: skip
+    assert {left.detail for left in run.left_out(Reason.NOTHING)} >= {f"the weight {n}" for n in weights
+                                                                       if weights[n].ndim == 4}  # fmt: skip
     assert not run.notes and exit_code([run]) == 0
 
 
@@ -241,7 +244,7 @@ def test_one_value_under_two_names(values: dict[str, Array], tmp_path: Path, com
     value = values["/stem/Conv_output_0"]
     found = compared(written(tmp_path / "dump", {"q1": value, "q2": value}))
     assert list(found.run.rows) == ["/stem/Conv_output_0"]
-    assert [left.why for left in found.run.matched[0].unmatched] == ["a copy of /stem/Conv_output_0"]
+    assert [left.why for left in found.run.left_out(Reason.NOTHING)] == ["a copy of /stem/Conv_output_0"]
     assert exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
 
 

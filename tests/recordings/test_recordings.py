@@ -28,6 +28,7 @@ from fixtures import ROOT, device
 from subgraph.graph.graph import load
 from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
+from subgraph.recordings.matching.matched import Reason
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.results import problem
@@ -198,7 +199,7 @@ def test_of_two_with_the_same_value_the_other_is_a_copy(fifty: Callable[..., Pat
     assert cells(done)[name]["recorded_as"] == "x"
     run = done.document["recordings"][0]
     assert [(e["name"], e["why"]) for e in run["lost"]] == [("y", f"a copy of {name}")]
-    assert run["left_out"] == [{"why": "copies of other tensors", "count": 1, "names": ["y"]}]
+    assert run["left_out"] == [{"why": Reason.NOTHING, "count": 1, "names": ["y"]}]
 
 
 @pytest.mark.parametrize("given", [(), ("--dump-layout", "NHWC")])
@@ -257,7 +258,7 @@ def test_law_what_is_matched_holds_that_tensor(
     for tensor, held in found.matches.items():
         if tensor != "data":
             assert np.array_equal(held.entry.read(), values[tensor])
-    assert len(found.matches) + len(found.unmatched) == len(kept) + 1
+    assert len(found.matches) + len(found.left_out) == len(kept) + 1
 
 
 # ------------------------------------------------------------------------------------------------ what is judged
@@ -682,11 +683,8 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     assert (code, places) == (5, [])
     assert found.rows["t0"].agreeing
     assert "random numbers enter it" in found.rows["sum"].why
-    assert {left.entry.name: left.why for left in found.matched[0].skipped} == {
-        "drawn": "random numbers, which are not compared",
-        "c": "a constant, which is not compared",
-    }
-    assert not found.matched[0].unmatched and not found.notes
+    assert {left.entry.name for left in found.left_out(Reason.NOTHING)} == {"drawn", "c"}
+    assert not found.left_out(Reason.UNMATCHED) and not found.notes
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be read
@@ -712,7 +710,7 @@ def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference:
     lost = tmp_path / "dump" / ("t1.npy" if names == "known" else "blob.npy")
     (tmp_path / "dump" / "t1.npy").rename(lost)
     found, code, _ = seen_in(reference, model, tmp_path, then=lost.unlink)
-    assert (code, len(found.unread), len(found.failing)) == (5, 1, 0)
+    assert (code, len(found.left_out(Reason.UNREADABLE)), len(found.failing)) == (5, 1, 0)
     (note,) = found.notes
     assert re.match(r"1 of 4 recorded tensors could not be read: cannot read .*(t1|blob).npy: ", note)
 

@@ -124,7 +124,7 @@ def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
 def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
     recorded(tmp_path, image(), "mid", lambda path, value: value.tofile(path.with_suffix(".bin")))
     found, places = seen(reference, tmp_path, "NHWC")
-    assert found.wrong_layout == "the files are laid out as the model is, not as --dump-layout says: read so"
+    assert found.notes[0] == "the files are laid out as the model is, not as --dump-layout says: read so"
     assert places == [["mid"]] and not found.wrong_input
 
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from subgraph import project, trust
 from subgraph.errors import UnknownName, UsageError
-from subgraph.plugins import HOME
 from subgraph.project import Project
-from subgraph.runtime import candidate
+from subgraph.runtime import candidate, command_line
 from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
-from subgraph.runtime.command_line import code_of_python
+from subgraph.runtime.command_line import Code, code_of_python
 
 DOCS = Path(__file__).parents[2] / "docs/candidates"
 
@@ -313,7 +312,7 @@ def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
     for same in ({"name": "x"}, {"origin": "/x/subcut.toml"}, {"precision": "fp16"}, {"multi": True}):
         assert replace(base, **same).identity("1") == whole, same
     os.utime(run, (1, 1))
-    (home / "other.sh").write_text("")
+    (home / "notes.txt").write_text("")
     assert base.identity("1") == whole
     script(run, "exit 1")
     assert base.identity("1") != whole
@@ -326,10 +325,10 @@ def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
 
 
 def test_the_identity_of_a_python_file_and_of_files_among_options(home: Path) -> None:
-    for name in ("mine.py", "a.json", "lib.so"):
+    for name in ("mine.py", "a.json", "ops.bin"):
         (home / name).write_text("1")
-    base = {spec: parse(spec).identity("") for spec in ("mine.py:config=a.json", "ort:custom_ops=lib.so")}
-    for name, changed in (("mine.py", 0), ("a.json", 0), ("lib.so", 1)):
+    base = {spec: parse(spec).identity("") for spec in ("mine.py:config=a.json", "ort:custom_ops=ops.bin")}
+    for name, changed in (("mine.py", 0), ("a.json", 0), ("ops.bin", 1)):
         (home / name).write_text("2")
         now = {spec: parse(spec).identity("") for spec in base}
         assert [now[spec] != base[spec] for spec in base] == [changed == 0, changed == 1], name
@@ -341,12 +340,13 @@ def test_the_identity_of_a_projects_commands_does_not_depend_on_where_one_stands
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(home / "run.sh")
-    (home / "below").mkdir()
+    elsewhere = home.parent / "elsewhere"
+    elsewhere.mkdir()
     settings = toml('[candidates.npu]\nrun = "./run.sh"\n')
     whole = parse("npu", settings).identity("1")
     assert whole["files"]
-    monkeypatch.chdir(home / "below")
-    script(home / "below/run.sh", "exit 3")
+    monkeypatch.chdir(elsewhere)
+    script(elsewhere / "run.sh", "exit 3")
     assert parse("npu", settings).identity("1") == whole
 
 
@@ -360,39 +360,58 @@ def edited(found: Candidate, file: Path, text: str = "ERR = 2\n") -> bool:
     return now != before
 
 
-SHEBANG = "#!/usr/bin/env python3\n"
-REACHED: dict[str, tuple[str, dict[str, str]]] = {  # SPEC → the files there; `code.py` is the one that is edited
-    "a Python file imports it": ("back.py", {"back.py": "def load(m, o):\n    import code_"}),
-    "a package beside it": ("back.py", {"back.py": "from part import inner", "part/inner.py": "from .. import code_"}),
-    "a script imports it": ("cmd:./run.py {model}", {"run.py": f"{SHEBANG}import code_"}),
-    "a script without suffix": ("cmd:python3 ./run", {"run": f"{SHEBANG}import code_"}),
+REACHED: dict[str, tuple[str, dict[str, str]]] = {  # SPEC → the files there; `code_.py` is the one that is edited
+    "a Python file imports it": ("back.py", {"back.py": "import code_"}),
+    "a Python file imports it by its name": ("back.py", {"back.py": "__import__('co' + 'de_')"}),
+    "a script without suffix": ("cmd:python3 ./run", {"run": "#!/usr/bin/env python3\nimport code_"}),
     "python -m": ("cmd:python3 -m code_ {model} {inputs} {outputs}", {}),
     "python -um of a package": ("cmd:env X=1 python3 -um part", {"part/__main__.py": "import code_"}),
     "python -c": ("cmd:python3 -c 'import code_; code_.main()'", {}),
     "sh -c": ("cmd:sh -c './code_.py {model} {inputs} {outputs}'", {}),
-    "sh -c, further in": ("cmd:sh -c 'cd . && python3 -m code_ | tee log; true'", {}),
-    "a shell script": ("cmd:./run.sh", {"run.sh": 'HERE=$(dirname "$0")\nexec python3 "$HERE/code_.py" "$@"'}),
-    "a shell script names it": ("cmd:sh below/run.sh", {"below/run.sh": "./code_.py"}),
+    "a shell script": ("cmd:./run.sh", {"run.sh": 'exec python3 "$(dirname "$0")/code_.py" "$@"'}),
 }
 
 
 @pytest.mark.parametrize("case", REACHED)
 def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> None:
+    """Nothing is read for it: all code below the folder of a script counts."""
     spec, files = REACHED[case]
-    for name, text in {**files, "code_.py": "ERR = 1\n", "other.py": ""}.items():
-        (home / name).parent.mkdir(exist_ok=True)
+    for name, text in {**files, "code_.py": "ERR = 1\n", "deep/er/inner.py": "", "notes.txt": ""}.items():
+        (home / name).parent.mkdir(exist_ok=True, parents=True)
         (home / name).write_text(text)
     found = parse(spec)
-    assert edited(found, home / "code_.py")
-    assert not edited(found, home / "other.py")
+    assert edited(found, home / "code_.py") and edited(found, home / "deep/er/inner.py")
+    assert not edited(found, home / "notes.txt")
+
+
+LEFT_OUT = ("subcut_out/case/a.py", ".git/hook.py", "found/n1/repro.py", "env/a.py", "lib/site-packages/a.py")
+
+
+def test_results_and_environments_are_no_code_of_the_users(home: Path) -> None:
+    for name in ("back.py", "env/pyvenv.cfg", *LEFT_OUT):
+        (home / name).parent.mkdir(exist_ok=True, parents=True)
+        (home / name).write_text("")
+    assert code_of_python(home / "back.py") == Code((home / "back.py",))
+
+
+def test_too_much_code_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "MAX_FILES", 3)
+    for k in range(5):
+        (home / f"b{k}.py").write_text("")
+    found = code_of_python(home / "b4.py")
+    assert len(found.files) == 4 and not found.complete  # the file itself always
+    with pytest.raises(UsageError) as asked:
+        trust.require(parse("b4.py", toml('candidate = "b4.py"\n')).code, False)
+    assert "too many files" in asked.value.hint
 
 
 def test_subcut_itself_is_no_part_of_the_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its version stands beside. To read all of it took seconds, where its folder is on $PYTHONPATH."""
-    monkeypatch.setenv("PYTHONPATH", str(HOME.parent))
-    (home / "mine.py").write_text("from subgraph.errors import Refused\nimport beside")
-    (home / "beside.py").write_text("import subgraph.cli")
-    assert code_of_python(home / "mine.py") == [home / "beside.py", home / "mine.py"]
+    """Its version is part of every key."""
+    monkeypatch.setattr(command_line, "HOME", home / "subgraph")
+    (home / "subgraph").mkdir()
+    for name in ("mine.py", "beside.py", "subgraph/cli.py"):
+        (home / name).write_text("")
+    assert code_of_python(home / "mine.py").files == (home / "beside.py", home / "mine.py")
 
 
 def test_what_a_script_writes_is_no_part_of_the_identity(home: Path) -> None:
@@ -417,10 +436,12 @@ def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -
     (home / ".venv/bin").mkdir()
     (library / "tool-1.0.dist-info").mkdir()
     script(home / ".venv/bin/python")
-    found = parse("cmd:.venv/bin/python run.py")
-    before = found.identity("")
+    (home / ".venv/pyvenv.cfg").write_text("")
+    script(home / "run.sh", 'PATH="$PWD/.venv/bin:$PATH" python run.py')
+    candidates = [parse(spec) for spec in ("cmd:.venv/bin/python run.py", "cmd:./run.sh")]
+    before = [found.identity("")["installed"] for found in candidates]
     (library / "tool-1.0.dist-info").rename(library / "tool-1.1.dist-info")
-    assert found.identity("")["installed"] != before["installed"]
+    assert all(found.identity("")["installed"] != old for found, old in zip(candidates, before, strict=True))
 
 
 def test_the_identity_covers_what_a_table_depends_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from subgraph.documents import keyed
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import ImageOptions, Origin, OriginKind
+from subgraph.runtime.inputs import ImageOptions, InputOrigin, OriginKind
 from subgraph.storage.tensors import Record
 
 MAX_BATCH = 64  # tasks at once
@@ -71,7 +71,9 @@ class FedSample:
     def captured(self) -> Captured:
         """As a capture gives it; files are below the session's folder."""
         tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
-        origins = {name: Origin(self.kinds.get(name, OriginKind.FILE), text) for name, text in self.origins.items()}
+        origins = {
+            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text) for name, text in self.origins.items()
+        }
         return Captured(self.label, tensors, fed, origins)
 
 

@@ -292,8 +292,8 @@ class ManualBisection(Bisection):
         self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult],
         evidence: RecordedEvidence | None = None, repeat: int = 1,
     ) -> None:  # fmt: skip
-        super().__init__(trials, options)
-        self._recorded = trials.run_by_hand = RecordedAnswers(trials, results, repeat=repeat)
+        self._recorded = RecordedAnswers(trials, results, repeat=repeat)
+        super().__init__(replace(trials, run_by_hand=self._recorded), options)
         self._evidence, self._asked = evidence, frozenset(results)
 
     def _new_oracle(self, trials: Trials) -> ManualOracle:

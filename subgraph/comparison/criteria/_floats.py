@@ -23,16 +23,16 @@ FP32 = Precision.FP32
 K = dict.fromkeys(Precision, 3.0) | {FP32: 10.0}  # times the noise: explained
 CAP = dict.fromkeys(Precision, 0.2) | {FP32: 1e-2, Precision.FP16: 0.1}  # of a slice's scale: of use
 FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
-SAME = 1e-6  # of the tensor's scale: no slice is held to less
+MIN_REL_TOL = 1e-6  # of the tensor's scale: no slice is held to less
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
 RUNS, JUMP_RUNS = 4, 8  # perturbed runs; behind a choice or steps
-CLEAR = 10.0  # times the limit: fails after one run
+EARLY_FAIL = 10.0  # times the limit: fails after one run
 EXAGGERATED = 10.0  # times the error of rounding after every node: perturbed runs that move farther are scaled down
 QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
-DROWNED = 0.5  # of the scale: noise that explains a larger error would explain anything
-HOPELESS = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
-LOST = "fail, precision"
+MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
+MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
+PRECISION_LOST = "fail, precision"
 BESIDE_NOISE = ", allowed {} (rounding alone: {noise:.2g})"
 
 
@@ -56,10 +56,9 @@ class Floats:
     # ------------------------------------------------------------------------------------------------ constants
 
     @cached_property
-    def finest(self) -> Precision:
-        """The claim of a candidate that computes in fp32: no finer than the region's own float types.
-
-        A correct run of a float16 model has float16's rounding errors, though the candidate computes in fp32.
+    def model_precision(self) -> Precision:
+        """The coarsest of the region's own float types: a correct run of a float16 model has float16's rounding errors,
+        though the candidate computes in fp32.
         """
         noise = self.context.noise
         return Precision.of_type(noise.coarsest_type() if noise else self.pair.reference.dtype.name)
@@ -67,7 +66,7 @@ class Floats:
     @cached_property
     def claim(self) -> Precision:
         """The claim that the candidate can be held to."""
-        return max(self.context.claim, self.finest, key=Precision.roundoff)
+        return max(self.context.claim, self.model_precision, key=Precision.roundoff)
 
     @property
     def k(self) -> float:
@@ -137,15 +136,15 @@ class Floats:
     def explained_limits(self, noise: Array) -> Array:
         """The largest error of each slice that rounding explains, where it moves the slices by `noise`."""
         explained = self.k * self.slices.widening * noise
-        return np.asarray(np.maximum(np.maximum(explained, self.floor * self.scales), SAME * self.scales[0]))
+        return np.asarray(np.maximum(np.maximum(explained, self.floor * self.scales), MIN_REL_TOL * self.scales[0]))
 
     @cached_property
     def usable_limits(self) -> Array:
         """The largest error of each slice with which its values are of use."""
         values = self.pair.values[0]
-        unit = self.pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + SAME
+        unit = self.pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
         scales = np.maximum(self.scales, UNIT_SCALE) if unit else self.scales
-        limits = np.maximum(max(CAP[self.claim], self.floor) * scales, SAME * self.scales[0])
+        limits = np.maximum(max(CAP[self.claim], self.floor) * scales, MIN_REL_TOL * self.scales[0])
         return np.asarray(np.maximum(limits, self.k * self.step))
 
     def explains(self, noise: Array) -> bool:
@@ -170,8 +169,8 @@ class Floats:
     def judge(self) -> Ruling:
         """The ruling of elements of which at least one is finite and differs."""
         error, scale = _largest(self.difference), self.pair.scale if self.part is None else float(self.scales[0])
-        if error <= SAME * scale:  # no slice is held to less: the slices need not be measured
-            return agree(beside_limit(self.subject, error, scale, ", allowed {}", SAME * scale))
+        if error <= MIN_REL_TOL * scale:  # no slice is held to less: the slices need not be measured
+            return agree(beside_limit(self.subject, error, scale, ", allowed {}", MIN_REL_TOL * scale))
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -186,7 +185,7 @@ class Floats:
         if runs == RUNS:
             # One run shows a clear failure: the other three would have to move ten times as far.
             moved = self.deviations(noise.perturbed(self.context.claim, 1))
-            if moved and (self.errors > CLEAR * self.explained_limits(n := self.noise(rounded, moved))).any():
+            if moved and (self.errors > EARLY_FAIL * self.explained_limits(n := self.noise(rounded, moved))).any():
                 return self.ties(noise) or self.unexplained(n, rounded)
         moved = self.deviations(noise.perturbed(self.context.claim, runs))
         if moved is None:
@@ -208,26 +207,27 @@ class Floats:
     def with_jumps(self, rounded: Array | None, moved: Sequence[Array]) -> Ruling:
         """Behind a choice, elements may jump if they do so in perturbed runs: no farther, and not many more of them.
 
-        The others are judged by the noise without jumps.
+        A jump is a difference beyond k times what most elements move in perturbed runs. Elements that do not jump are
+        judged by the noise without jumps.
         """
         counted = slice(None) if self.counted is None else self.counted
-        usual = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(self.last_rounding[0])
-        farthest, jump = max(float(each.max(initial=0.0)) for each in moved), self.k * usual
-        jumped = self.difference > jump
-        if not jumped.any() or farthest <= jump:
+        typical = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(self.last_rounding[0])
+        largest, jump_from = max(float(run.max(initial=0.0)) for run in moved), self.k * typical
+        jumped = self.difference > jump_from
+        if not jumped.any() or largest <= jump_from:
             n = self.noise(rounded, moved)
             return self.explained(n) if self.explains(n) else self.unexplained(n, rounded)
-        share = MAX_SHARE * max(float((each > usual)[counted].mean()) for each in moved)
+        share = MAX_SHARE * max(float((run > typical)[counted].mean()) for run in moved)
         allowed = int(share * self.slices.sizes[0]) + 1
-        if int(jumped.sum()) > allowed or self.errors[0] > self.k * (farthest + self.last_rounding[0]):
+        if int(jumped.sum()) > allowed or self.errors[0] > self.k * (largest + self.last_rounding[0]):
             jumps = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
-            most = self.k * farthest / (float(self.scales[0]) or 1.0)
+            most = self.k * largest / (float(self.scales[0]) or 1.0)
             why = self.sentence(0, jumps)
             return fail(f"{why}; rounding explains {allowed}, by up to {most:.2g} of the scale")
-        rest = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
-        quiet = [np.where(each > jump, 0.0, each) for each in moved]
-        n = rest.noise(None if rounded is None else np.where(rounded > jump, 0.0, rounded), quiet)
-        found = rest.explained(n) if rest.explains(n) else rest.unexplained(n, rounded)
+        others = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
+        without_jumps = [np.where(run > jump_from, 0.0, run) for run in moved]
+        n = others.noise(None if rounded is None else np.where(rounded > jump_from, 0.0, rounded), without_jumps)
+        found = others.explained(n) if others.explains(n) else others.unexplained(n, rounded)
         return replace(found, why=f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs")
 
     def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
@@ -287,13 +287,13 @@ class Floats:
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding explains that, but values off by more than {} are useless"
-            return self.ruling(Status.FAIL, LOST, place, relation, noise, drawn, self.usable_limits[place])
-        if not self.must_be_of_use and scale and error > DROWNED * scale:
+            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, self.usable_limits[place])
+        if not self.must_be_of_use and scale and error > MAX_USEFUL_NOISE * scale:
             relation = "; rounding alone moves it by {noise:.2g}, which would hide any bug"
             return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        label = "precision" if self.claim != self.finest and error > FLOOR * scale else "agrees"
+        label = "precision" if self.claim != self.model_precision and error > FLOOR * scale else "agrees"
         relation = BESIDE_NOISE if drawn else ", allowed {}"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
 
@@ -319,7 +319,7 @@ class Floats:
         if wrong.any():
             says = f"; {what}; rounding does not explain {int(wrong.sum())} of them"
             return self.ruling(Status.FAIL, "fail", 0, says, noise, drawn)
-        return self.ruling(Status.FAIL, LOST, 0, f"; rounding explains that, but {what}", noise, drawn)
+        return self.ruling(Status.FAIL, PRECISION_LOST, 0, f"; rounding explains that, but {what}", noise, drawn)
 
     def unexplained(self, noise: Array, rounded: Array | None) -> Ruling:
         """Rounding does not explain the error; the label tells errors as small as those of approximate kernels.
@@ -332,7 +332,7 @@ class Floats:
         if self.context.is_model_output and own > self.usable_limits[0]:
             far = "far" if own >= Precision.FP16.largest else f"by {own / self.scales[0]:.2g} of its scale"
             relation = f"; {self.context.claim} itself moves the tensor {far}"
-            return self.ruling(Status.FAIL, LOST, place, relation, noise, True)
+            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
         if self.context.claim is FP32 and (self.errors <= FLOOR * self.scales).all():
             relation, label = f"{relation}; approximate kernels are off by as much", "approximate kernel"
@@ -342,7 +342,8 @@ class Floats:
         self, status: Status, label: str, place: int, relation: str, noise: Array, drawn: bool, limit: float = 0.0
     ) -> Ruling:
         """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in `sentence`."""
-        signature = (Signature.PRECISION if label == LOST else Signature.MISMATCH) if status is Status.FAIL else None
+        kind = Signature.PRECISION if label == PRECISION_LOST else Signature.MISMATCH
+        signature = kind if status is Status.FAIL else None
         why = self.sentence(place, relation, limit, float(noise[place]))
         if not drawn:
             return Ruling(status, label, why, signature)
@@ -357,13 +358,13 @@ class Floats:
         if self.context.claim is FP32:
             why = ", allowed {}: rounding noise could not be measured"
             return fail(self.sentence(place, why, limits[place]))
-        if self.errors[0] > HOPELESS * self.scales[0]:
+        if self.errors[0] > MIN_CLEAR_ERROR * self.scales[0]:
             return fail(self.sentence(0, ", more than its largest value"))
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding may explain that, but values off by more than {} are useless"
             limit = float(self.usable_limits[place])
-            return self.ruling(Status.FAIL, LOST, place, relation, self.last_rounding, False, limit)
+            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, self.last_rounding, False, limit)
         why = self.sentence(place, f"; {self.claim} may explain that or not: rounding noise could not be measured")
         return Ruling(Status.UNRESOLVED, why=why)
 

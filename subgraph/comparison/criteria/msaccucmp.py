@@ -33,6 +33,11 @@ def rule(options: str) -> Rule:
 def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair):
         return ruling
+    return check_limits(LIMITS, measure(pair))
+
+
+def measure(pair: Pair) -> dict[str, float]:
+    """The five metrics by name, with msaccucmp's values for a scalar and for vectors of zeros."""
     values = pair.metrics(limit.metric for limit in LIMITS)
     empty = [norm(v) <= ZERO for v in pair.values]
     if pair.size == 1 or all(empty):
@@ -41,4 +46,4 @@ def _judge(pair: Pair, context: OutputContext) -> Ruling:
         values["cosine"] = float("nan")
     if empty[0]:
         values["rel_l2"] = 0.0
-    return check_limits(LIMITS, values)
+    return values

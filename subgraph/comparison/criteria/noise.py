@@ -75,7 +75,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.criteria._floats import JUMP_RUNS, LOST, MAX_SHARE, Floats, shape_varies
+from subgraph.comparison.criteria._floats import JUMP_RUNS, MAX_SHARE, PRECISION_LOST, Floats, shape_varies
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import mask_plateau
@@ -185,7 +185,7 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     if not context.is_model_output:
         return None
     why = f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to {claim}: of no use"
-    return Ruling(Status.FAIL, LOST, why, Signature.PRECISION)
+    return Ruling(Status.FAIL, PRECISION_LOST, why, Signature.PRECISION)
 
 
 def _indices(pair: Pair, claim: Precision, noise: Noise, ranking: Ranking) -> Ruling:

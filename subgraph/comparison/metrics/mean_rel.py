@@ -17,8 +17,13 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a reference of zeros: 0. Infinite where a quotient leaves float64; never NaN.
     """
+    return float(relative_errors(reference, candidate).mean())
+
+
+def relative_errors(reference: Array, candidate: Array) -> Array:
+    """The e of each element: flat, float64."""
     nonzero = np.abs(reference) > ZERO
     error = np.ones_like(reference)
     np.divide(candidate, reference, out=error, where=nonzero)
     error -= 1
-    return float(np.abs(error, out=error).mean())
+    return np.asarray(np.abs(error, out=error))

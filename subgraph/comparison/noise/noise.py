@@ -64,7 +64,7 @@ class RegionNoise:
         scratch: Path,
         memo: Memo | None = None,
         *,
-        moved: bool = False,
+        other_program: bool = False,
     ) -> None:
         """Runs nothing yet.
 
@@ -73,12 +73,12 @@ class RegionNoise:
             scratch: folder for intermediate values; the caller removes it.
             memo: `memo(label, make)` returns the document and folder stored under that label, or stores those of
                 `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
-            moved: `reference` gives other values than `tensors`, which another program made: what perturbation adds
-                to the former is added to the latter.
+            other_program: another program than `reference` made `tensors`; how far perturbation moves the values of
+                `reference` is added to them.
         """
         self.graph, self.region, self.tensors = graph, region, tensors
         self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve())
-        self._memo, self._scratch, self._moved = memo or self._make, scratch, moved
+        self._memo, self._scratch, self._other_program = memo or self._make, scratch, other_program
         self._lock = threading.RLock()
         self._offsets: dict[str, Array] = {}
         self._runs: dict[str, _StoredRun] = {}
@@ -115,7 +115,7 @@ class RegionNoise:
             ModelError: that value has another type or shape.
         """
         values = run.array(output)
-        if not self._moved:
+        if not self._other_program:
             return values
         if output not in self._offsets:
             with self._lock:

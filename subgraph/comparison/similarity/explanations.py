@@ -1,5 +1,5 @@
-"""Which transformation would make two tensors that disagree equal: another layout, an offset, another sample, a lost
-softmax.
+"""Which change would make two tensors that disagree equal: another layout, swapped channels, an offset, a scale, values
+that are cut off, another sample.
 
 An explanation is given only if it explains nearly everything: the remaining error is small beside the spread of the
 values, in the worst element and on average, and far smaller than the error was. If many explanations fit equally well
@@ -10,7 +10,6 @@ Each explanation is checked on a fixed sample of elements first, and then on all
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,18 +17,13 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison.pair import differences
 from subgraph.comparison.similarity.linear_fit import (
-    MAX_SAMPLE,
     MIN_ELEMENTS,
-    NEGLIGIBLE,
     Distance,
-    LinearMap,
     fit_line,
     format_number,
     measure_distance,
     sample,
-    sample_rows,
 )
 from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.comparison.similarity.rearranged import find_rearrangements
@@ -42,9 +36,6 @@ EQUALLY_GOOD = 10.0  # times the residual of the best explanation
 EXACT = 1e-6  # of the spread: no residual counts as smaller
 MAX_EXPLANATIONS = 3  # that fit equally well; more tell nothing
 MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
-SOFTMAX_ROWS = 64  # rows whose sum is checked first
-MIN_CHANNEL, MAX_CHANNELS = 16, 4096  # elements of a channel that gets a line of its own; channels
-LISTED = 4  # channels whose numbers are listed
 
 
 @dataclass(frozen=True)
@@ -150,16 +141,9 @@ class _TensorPair:
         """Largest less smallest finite value of the candidate."""
         return float(np.ptp(_finite_sample(self.candidate)))
 
-    @cached_property
-    def deviation(self) -> float:
-        """Mean distance of the candidate's values from their mean."""
-        return _mean_and_deviation(self.candidate)[1]
-
     def explanations(self, others: Mapping[str, Array]) -> list[Explanation]:
-        """The best of the first group in which an explanation fits; simple explanations come first."""
-        simple = itertools.chain(self.other_tensors(others), self.single_changes())
-        groups = (simple, self.rearranged_lines(), self.channel_lines())
-        return next((_best(fits) for group in groups if (fits := list(group))), [])
+        """The best of those that hold."""
+        return _best([*self.other_tensors(others), *self.rearranged(), *self.changed_values()])
 
     def other_tensors(self, others: Mapping[str, Array]) -> Iterator[Explanation]:
         """Other tensors, unchanged."""
@@ -167,35 +151,10 @@ class _TensorPair:
             if other.size == self.candidate.size and _are_numbers(other):
                 yield from self.check(text, other.reshape(self.candidate.shape), self.candidate)
 
-    def single_changes(self) -> Iterator[Explanation]:
-        """Rearranged values; or changed values in their places."""
-        for moved in find_rearrangements(self.reference, self.candidate, self.distances):
+    def rearranged(self) -> Iterator[Explanation]:
+        """The same values in other places."""
+        for moved in find_rearrangements(self.reference, self.candidate):
             yield from self.check(*moved)
-        if self.same_shape:
-            line = fit_line(*sample(self.reference, self.candidate))
-            if line:
-                yield from self.check(line.describe(self.spread), self.reference, self.candidate, line)
-            yield from self.activations()
-            yield from self.clipped()
-
-    def rearranged_lines(self) -> Iterator[Explanation]:
-        """Rearranged values on a straight line."""
-        for text, reference, candidate in find_rearrangements(self.reference, self.candidate, self.distances_from_line):
-            line = fit_line(*sample(reference, candidate))
-            if line:
-                yield from self.check(f"{text}; and {line.describe(self.spread)}", reference, candidate, line)
-
-    def distances(self, slices: Array, row: Array) -> Array:
-        """Mean distances of slices (n, m) from one (m,); infinite if beyond what is allowed."""
-        d = np.abs(differences(row, slices))
-        near = (d.max(axis=1) <= self.allowed * self.spread) & (d.mean(axis=1) <= self.allowed * self.deviation)
-        return np.where(near, d.mean(axis=1), np.inf)
-
-    def distances_from_line(self, slices: Array, row: Array) -> Array:
-        """The same up to a straight line, which gives the slices the candidate's mean and deviation."""
-        (mean, deviation), (other, its) = _mean_and_deviation(self.reference), _mean_and_deviation(self.candidate)
-        moved = (slices - mean) * (its / deviation) if deviation else slices - mean
-        return np.fmin(self.distances(other + moved, row), self.distances(other - moved, row))
 
     def check(
         self, text: str, x: Array, y: Array, change: Callable[[Array], Array] = lambda x: x
@@ -207,18 +166,12 @@ class _TensorPair:
             if whole.explains(self.unexplained or Distance(math.inf, math.inf), self.allowed):
                 yield Explanation(text, whole.largest)
 
-    # ------------------------------------------------------------------------------------------ changed values
-
-    def activations(self) -> Iterator[Explanation]:
-        """An activation that is missing, or applied once more."""
-        a, b = self.reference, self.candidate
-        for state, x, y in (("missing", b, a), ("once more", a, b)):
-            for name, function in ACTIVATIONS.items():
-                yield from self.check(f"{name} {state}", x, y, function)
-            for axis in range(a.ndim):
-                if _sums_to_one(y, axis):
-                    yield from self.check(f"softmax {state} (axis {axis})", _softmax(x, axis), y)
-        yield from self.check("ReLU missing", b, a, lambda v: np.maximum(v, 0))
+    def changed_values(self) -> Iterator[Explanation]:
+        """Other values in the same places: on a straight line, or cut off."""
+        if self.same_shape:
+            if line := fit_line(*sample(self.reference, self.candidate)):
+                yield from self.check(line.describe(self.spread), self.reference, self.candidate, line)
+            yield from self.clipped()
 
     def clipped(self) -> Iterator[Explanation]:
         """Values cut off at the candidate's smallest or largest value, if several elements have it."""
@@ -231,64 +184,10 @@ class _TensorPair:
             text = f"cut off {' and '.join(cuts)}"
             yield from self.check(text, a, self.candidate, lambda v: np.clip(v, low, high))
 
-    def channel_lines(self) -> Iterator[Explanation]:
-        """A straight line for each slice of the second or the last axis."""
-        a, b = self.reference, self.candidate
-        for axis in dict.fromkeys((1, a.ndim - 1)) if self.same_shape and a.ndim > 1 else ():
-            size = a.shape[axis]
-            if not (1 < size <= MAX_CHANNELS and a.size >= MIN_CHANNEL * size):
-                continue
-            x, y = (sample_rows(v, axis, max(2 * MIN_CHANNEL, MAX_SAMPLE // size)) for v in (a, b))
-            lines = [fit_line(x[:, k], y[:, k]) or LinearMap(1.0, 0.0) for k in range(size)]
-            scales, offsets = np.array([line.scale for line in lines]), np.array([line.offset for line in lines])
-            if not measure_distance(scales * x + offsets, y).exceeds(2 * self.allowed):
-                x, y = (np.moveaxis(v, axis, -1) for v in (a, b))
-                text = _describe_channels(scales, offsets, self.spread, axis)
-                yield from self.check(text, scales * x + offsets, y)
-
-
-def _describe_channels(scales: Array, offsets: Array, spread: float, axis: int) -> str:
-    def listed(values: Array) -> str:
-        return ", ".join(map(format_number, values[:LISTED])) + (" …" if values.size > LISTED else "")
-
-    if abs(scales - 1).max() <= NEGLIGIBLE:
-        return f"an offset per channel of axis {axis} ({listed(offsets)}): a bias lost or added, or a mean"
-    if abs(offsets).max() <= NEGLIGIBLE * spread:
-        return f"a factor per channel of axis {axis} ({listed(scales)})"
-    both = f"{listed(scales)} and {listed(offsets)}"
-    return f"scaled and shifted per channel of axis {axis}, by {both}: a mean and a scale?"
-
 
 def _finite_sample(values: Array) -> Array:
     (some,) = sample(values)
     return some[np.isfinite(some)]
-
-
-def _mean_and_deviation(values: Array) -> tuple[float, float]:
-    """Mean of the finite values, and their mean distance from it."""
-    finite = _finite_sample(values)
-    mean = float(finite.mean())
-    return mean, float(np.abs(finite - mean).mean())
-
-
-def _sums_to_one(values: Array, axis: int) -> bool:
-    """Do the values look like results of a softmax?"""
-    if values.shape[axis] < 2:
-        return False
-    rows = sample_rows(values, axis, SOFTMAX_ROWS)
-    return bool((rows >= 0).all() and (np.abs(rows.sum(axis=1) - 1) <= MAX_RESIDUAL).all())
-
-
-def _softmax(values: Array, axis: int) -> Array:
-    wide = values.astype(np.float64)
-    power = np.exp(wide - wide.max(axis=axis, keepdims=True))
-    return np.asarray(power / power.sum(axis=axis, keepdims=True))
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "sigmoid": lambda values: 1 / (1 + np.exp(-values.astype(np.float64))),
-    "tanh": lambda values: np.tanh(values.astype(np.float64)),
-}
 
 
 def _describe_overflow(reference: Array, candidate: Array) -> str:

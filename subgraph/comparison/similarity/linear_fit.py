@@ -95,11 +95,3 @@ def sample(*arrays: Array) -> tuple[Array, ...]:
     rng = np.random.default_rng(0)
     at = tuple(rng.integers(0, size, MAX_SAMPLE) for size in arrays[0].shape)
     return tuple(a[at].astype(np.float64) for a in arrays)
-
-
-def sample_rows(values: Array, axis: int, count: int) -> Array:
-    """A fixed sample of rows along an axis: (count, size of the axis), float64."""
-    rng = np.random.default_rng(0)
-    along = np.arange(values.shape[axis])
-    at = tuple(along if k == axis else rng.integers(0, n, (count, 1)) for k, n in enumerate(values.shape))
-    return np.asarray(values[at].astype(np.float64))

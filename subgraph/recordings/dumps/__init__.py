@@ -44,7 +44,6 @@ class TensorSpec:
         shape: None if unknown; a dimension is None if it is open.
         layout: of the file, if not the model's.
         aligned: the shape in the file, with rows padded to the device's alignment.
-        strides: in bytes, where the rows are padded otherwise.
         offset: of the first byte in the file.
         scale: of 8-bit codes.
         assumed: a hint, taken because the file has the name of the model's tensor.
@@ -54,7 +53,6 @@ class TensorSpec:
     shape: tuple[int | None, ...] | None = None
     layout: str = ""
     aligned: tuple[int, ...] | None = None
-    strides: tuple[int, ...] | None = None
     offset: int = 0
     scale: Scale | None = None
     assumed: bool = False
@@ -178,30 +176,27 @@ class DumpEntry:
         return self.tensor or f"{self.node}:{self.role}:{self.index}"
 
     @property
+    def label(self) -> str:
+        """The name that the tool wrote, of the tensor or the node."""
+        return self.tensor or self.node
+
+    @property
     def target(self) -> str:
         """Path of a converted file, without its suffix, relative to the folder."""
         return self.stem or PurePosixPath(self.file).with_suffix("").as_posix()
-
-    def raw(self) -> Array:
-        """The values as stored.
-
-        Raises:
-            InputError: they cannot be read, or contradict the header.
-        """
-        if self.lacks:
-            raise InputError(f"cannot read {self.name} in {self.file}: {self.lacks}")
-        return self.load()
 
     def read(self) -> Array:
         """The values in the model's layout.
 
         Raises:
-            InputError: as `raw`; or the layout is unknown or does not fit.
+            InputError: they cannot be read, contradict the header, or do not fit the layout.
         """
+        if self.lacks:
+            raise InputError(f"cannot read {self.name} in {self.file}: {self.lacks}")
         if not possible(self.original_shape or ()):
             raise InputError(f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}")
         try:
-            return layouts.to_model(self.raw(), self.layout, self.original_shape, self.original_layout)
+            return layouts.to_model(self.load(), self.layout, self.original_shape, self.original_layout)
         except InputError as e:
             raise InputError(e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint) from e
 

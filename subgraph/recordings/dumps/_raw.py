@@ -12,7 +12,7 @@ import numpy as np
 from subgraph.errors import InputError
 from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
-from subgraph.recordings.files import MAX_RANK, Files, filled
+from subgraph.recordings.files import Files, filled
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 from subgraph.types import Array
@@ -46,8 +46,8 @@ def entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: 
 
 def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str) -> DumpEntry:
     layout = layouts.named(spec.layout or hints.layout)
-    if spec.aligned or spec.strides:
-        return _padded(files, name, spec, layout)
+    if spec.aligned:
+        return _padded(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
     for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
         shape, stored = fit_size(spec.shape, dtype, size, layout)
@@ -93,42 +93,19 @@ def fit_size(
     return (), None
 
 
-def _padded(files: Files, name: str, spec: TensorSpec, layout: str) -> DumpEntry:
-    """Padded rows: a part of a larger array, or values at given distances. The entry's shape is without the padding."""
+def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: tuple[int, ...]) -> DumpEntry:
+    """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
         lacks = f"padded rows of no known type and shape; {_HINT}"
         return DumpEntry(name, unreadable, spec.dtype, lacks=lacks)
 
     def load() -> Array:
-        if spec.aligned:
-            return _sliced(files, name, spec, spec.aligned, shape)
-        return _strided(files, name, spec, spec.strides or (), shape)
+        if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
+            raise files.damaged(name, f"{list(shape)} is no part of the aligned {list(aligned)}")
+        return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
 
     return DumpEntry(name, load, spec.dtype, shape, layout)
-
-
-def _sliced(files: Files, name: str, spec: TensorSpec, aligned: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
-        raise files.damaged(name, f"{list(shape)} is no part of the aligned {list(aligned)}")
-    return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
-
-
-def _strided(files: Files, name: str, spec: TensorSpec, strides: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    item = np_dtype(spec.dtype)
-    end = sum((d - 1) * s for d, s in zip(shape, strides, strict=False)) + item.itemsize
-    if (
-        len(strides) != len(shape)
-        or len(shape) >= MAX_RANK
-        or any(d <= 0 or s < 0 for d, s in zip(shape, strides, strict=False))
-    ):
-        raise files.damaged(name, f"strides {list(strides)} do not go with shape {list(shape)}")
-    if math.prod(shape) * item.itemsize > files.sizes[name] or end > files.sizes[name]:
-        raise files.damaged(name, f"strides {list(strides)} of shape {list(shape)} lead beyond its end")
-    data = files.mapped(name, spec.offset, end)
-    steps = [step if size > 1 else 0 for size, step in zip(shape, strides, strict=True)]
-    values = np.lib.stride_tricks.as_strided(data, (*shape, item.itemsize), (*steps, 1))
-    return np.ascontiguousarray(values).view(item).reshape(shape)
 
 
 def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
@@ -151,12 +128,10 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
-    aligned, strides = (tuple(int(d) for d in item.get(key) or ()) or None for key in ("aligned", "strides"))
+    aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
-    return TensorSpec(
-        dtype, shape, str(item.get("layout", "")), aligned, strides, int(item.get("offset", 0)), _scale(item)
-    )
+    return TensorSpec(dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item))
 
 
 def _scale(item: dict[str, Any]) -> Scale | None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
-from subgraph.recordings.dumps._raw import fit_size, nbytes
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
@@ -21,9 +19,7 @@ MAX_WORD = 64  # characters of a number; "%.18e" has 26
 MIN_WORDS = 4  # numbers that show to how many digits a tool prints
 HOLDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
          "bool")  # fmt: skip
-HEAD_WORDS = 400  # of a table's tensor that show the same
 _COMMENT = re.compile(rb"^#.*$", re.M)  # as numpy.savetxt and those who use it write them
-_SHAPE = re.compile(rb"^#.*?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and the forms that Windows prints
 
@@ -132,20 +128,10 @@ def step(files: Files, name: str, skip: int = 0) -> float:
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
-    return step_of(_beginning(files, name, skip).replace(b",", b" ").split())
-
-
-def step_of(words: list[bytes]) -> float:
-    """The same of the first words of a file."""
+    words = _beginning(files, name, skip).replace(b",", b" ").split()
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
     return 10.0 ** -lengths.pop() if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found) else 0.0
-
-
-def said_shape(files: Files, name: str) -> tuple[int, ...] | None:
-    """The shape that a comment says, as `# Array shape: (4, 11, 5)`; None without one."""
-    found = _SHAPE.search(files.head(name))
-    return tuple(map(int, re.findall(rb"\d+", found[0]))) if found else None
 
 
 def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0) -> Callable[[], Array]:
@@ -170,46 +156,6 @@ def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0
     note = NO_SHAPE if shape is None else ""
     load = loader(files, name, dtype, shape, skip)
     return DumpEntry(name, load, dtype, shape, step=step, note=note, assumed=spec.assumed)
-
-
-def title_lines(files: Files, name: str) -> int | None:
-    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds anything else."""
-    if is_numeric(files, name):
-        return 0
-    titled = not re.search(rb"[,\t\d]", files.head(name).partition(b"\n")[0]) and is_numeric(files, name, 1)
-    return 1 if titled else None
-
-
-def number_file(files: Files, name: str, hints: DumpHints, plain: Callable[[str], str]) -> Iterator[DumpEntry]:
-    """The entry of a file of numbers; that of numbers under several titles is not read; none of anything else."""
-    titles = files.head(name).partition(b"\n")[0].strip()
-    if (skip := title_lines(files, name)) is not None:
-        yield _tensor_entry(files, name, skip, hints, plain)
-    elif re.search(rb"[,\t]", titles) and is_numeric(files, name, 1):
-        stem = name.rpartition(".")[0]
-        lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
-        yield DumpEntry(name, unreadable, tensor=stem.rpartition("/")[2], side=stem.rpartition("/")[0], lacks=lacks)
-
-
-def _tensor_entry(files: Files, name: str, skip: int, hints: DumpHints, plain: Callable[[str], str]) -> DumpEntry:
-    """The entry of a file of numbers, below the first `skip` lines, that has its tensor's name.
-
-    Type and shape come from a comment in it, or from the hints.
-    """
-    side, _, base = name.rpartition(".")[0].rpartition("/")
-    if files.head(name, 2) == b",0" and files.head(name).partition(b"\n")[2].startswith(b"0,"):
-        lacks = "its first row and column count the others, as pandas does: save it with header=False, index=False"
-        return DumpEntry(name, unreadable, "", tensor=base, side=side, lacks=lacks)
-    spec, said = hints.find(base, plain), said_shape(files, name)
-    dtype = spec.dtype if spec.dtype in HOLDS else "int64" if is_whole(files, name, skip) else "float32"
-    if said is not None:
-        spec = TensorSpec(dtype, said)
-    elif spec.shape is not None and None in spec.shape:
-        count = values(files, name, dtype, skip).size
-        fixed = tuple(d for d in spec.shape if d is not None)
-        spec = replace(spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed)
-    stem = "" if name.endswith(".txt") or f"{name.rpartition('.')[0]}.txt" not in files.names else f"{name[:-4]}_csv"
-    return replace(entry(files, name, dtype, spec, step(files, name, skip), skip), tensor=base, side=side, stem=stem)
 
 
 def lines(array: Array, form: str) -> str:

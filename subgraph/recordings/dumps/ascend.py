@@ -10,16 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _atc, _raw, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import raw_bytes
 from subgraph.storage.folders import safe_names
-from subgraph.storage.tensors import Tensors, np_dtype
-from subgraph.types import Array
+from subgraph.storage.tensors import Tensors
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
@@ -66,7 +63,7 @@ def _latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]
 
 @dataclass(frozen=True)
 class _Head:
-    """A parsed header, and where the first blob begins; -1 if the message itself holds the blobs."""
+    """A parsed header, and where the first blob begins."""
 
     message: Any
     data: int
@@ -94,34 +91,27 @@ def _is_dump(files: Files, file: str) -> bool:
 
 
 def _head(files: Files, file: str) -> _Head:
-    """The header, behind 8 bytes with its length; or the whole file is one message, as with msaccucmp's -v 1.
+    """The header, behind 8 bytes with its length.
 
-    Raises InputError: the file is neither, or the header promises more bytes than it has.
+    Raises InputError: there is none, or it promises more bytes than the file has.
     """
+    from google.protobuf.message import DecodeError
+
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
         raise files.damaged(file, "a nano dump, which is not read", "convert it with msaccucmp convert -t npy")
-    if size <= 8:
-        raise files.damaged(file, f"{size} bytes are no dump")
-    length = int.from_bytes(files.bytes(file, 0, 8), "little")
-    if length <= min(size - 8, MAX_HEADER):
-        head = _Head(_parsed(files, file, 8, length), 8 + length)
-        if head.end > size:
-            raise files.damaged(file, f"its header says {head.end} bytes; it has {size}")
-    else:
-        head = _Head(_parsed(files, file, 0, size), -1)
+    length = int.from_bytes(files.head(file, 8), "little")
+    if not 0 < length <= min(size - 8, MAX_HEADER):
+        raise files.damaged(file, f"no dump: its header would have {length} bytes")
+    try:
+        head = _Head(_ascend.message().FromString(files.bytes(file, 8, length)), 8 + length)
+    except (DecodeError, UnicodeDecodeError) as e:
+        raise files.damaged(file, f"its header is no DumpData: {e}") from e
+    if head.end > size:
+        raise files.damaged(file, f"its header says {head.end} bytes; it has {size}")
     if not head.message.version or not (head.message.output or head.message.input):
         raise files.damaged(file, "its header is no DumpData with tensors")
     return head
-
-
-def _parsed(files: Files, file: str, at: int, count: int) -> Any:
-    from google.protobuf.message import DecodeError
-
-    try:
-        return _ascend.message().FromString(files.bytes(file, at, count))
-    except (DecodeError, UnicodeDecodeError) as e:
-        raise files.damaged(file, f"its header is no DumpData: {e}") from e
 
 
 def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[DumpEntry]:
@@ -131,7 +121,7 @@ def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], 
         shape, lacks = _shape(blob, dtype)
         entry = DumpEntry(
             file,
-            partial(_array, files, file, (role, index, at), dtype, shape or ()),
+            partial(_raw.read, files, file, dtype, shape or (), at),
             dtype,
             shape,
             layout=_ascend.FORMATS.get(blob.format, str(blob.format)),
@@ -148,7 +138,7 @@ def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], 
 
 def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
     """(shape as stored, why it cannot be read); without a shape the values are flat, as in msaccucmp."""
-    size = int(blob.size or len(blob.data))
+    size = int(blob.size)
     if not dtype:
         return None, f"element type {_ascend.OTHER.get(blob.data_type, blob.data_type)} is not read"
     shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.bits_of(dtype),)
@@ -172,17 +162,6 @@ def _with_origin(entry: DumpEntry, op: Any, origin: _atc.Origin | None) -> DumpE
         original_layout=origin.layout if origin.layout in OTHER_ORDERS else "",
         note="" if origin.fused else "inserted by the compiler",
     )
-
-
-def _array(files: Files, file: str, where: tuple[str, int, int], dtype: str, shape: tuple[int, ...]) -> Array:
-    role, index, at = where
-    if at >= 0:
-        return _raw.read(files, file, dtype, shape, at)
-    data = getattr(_head(files, file).message, role)[index].data
-    if len(data) < _raw.nbytes(dtype, math.prod(shape)):
-        raise files.damaged(file, f"{len(data)} bytes are no {dtype} {list(shape)}")
-    flat = np.frombuffer(bytearray(data), np_dtype(dtype), math.prod(shape))
-    return files.shaped(file, flat, shape)
 
 
 def write(tensors: Tensors, folder: Path) -> None:

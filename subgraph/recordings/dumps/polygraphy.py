@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import mmap
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,11 +23,8 @@ from subgraph.storage.tensors import NOT_NUMPY, Tensors
 from subgraph.types import Array
 
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
-MAX_SKELETON = 64 << 20  # bytes of a JSON without its values
-# A .npy in base64, which begins with its magic number; found without parsing, so that values stay in the file.
-_VALUES = re.compile(rb'"(k05VTVB[A-Za-z0-9+/\\]*={0,2})"')
 _CLASS = "polygraphy_class"
-_PLACEHOLDER = "\0"  # begins what replaces values in the skeleton; no tool writes it into JSON
+_MAGIC = "k05VTVB"  # .npy's magic number in base64
 
 
 class _Row(NamedTuple):
@@ -48,7 +44,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(".json"):
         if not _looks(files, file):
             continue
-        data = _skeleton(files, file)
+        data = _parsed(files, file)
         rows = list(_results(data)) if isinstance(data, dict) else list(_inputs(data))
         stems = safe_names(dict.fromkeys(row.side for row in rows))
         for row in rows:
@@ -64,24 +60,11 @@ def _looks(files: Files, file: str) -> bool:
     return bool(re.match(rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head))
 
 
-def _skeleton(files: Files, file: str) -> Any:
-    """The JSON with `\\0BEGIN:END` in the place of each array, its offsets in the file.
-
-    Raises:
-        InputError: it is damaged, or the skeleton alone is too large.
-    """
-    parts, at, size = [], 0, 0
+def _parsed(files: Files, file: str) -> Any:
+    """The JSON. Raises InputError: it is damaged."""
     try:
-        with files.path(file).open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for found in _VALUES.finditer(data):
-                parts += [data[at : found.start(1)], f"\\u0000{found.start(1)}:{found.end(1)}".encode()]
-                at = found.end(1)
-                size += len(parts[-2])
-            if size + len(data) - at > MAX_SKELETON:
-                raise files.damaged(file, f"{len(data)} bytes, and hardly any of them are arrays")
-            parts.append(data[at:])
-        return json.loads(b"".join(parts))
-    except (OSError, ValueError, RecursionError) as e:
+        return json.loads(files.bytes(file, 0, files.sizes[file]))
+    except (ValueError, RecursionError) as e:
         raise files.damaged(file, f"no JSON: {e}") from e
 
 
@@ -113,33 +96,26 @@ def _list(data: Any) -> list[Any]:
 def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
-    if not isinstance(value, str) or not value.startswith(_PLACEHOLDER):
+    if not isinstance(value, str) or not value.startswith(_MAGIC):
         return DumpEntry(file, unreadable, "", lacks="it is no numpy array (a torch tensor?)")
-    begin, end = map(int, value[1:].split(":"))
-    header = _npy_header(files, file, begin, end)
+    header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = dtype_of(header.dtype)
     lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return DumpEntry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks)
+    return DumpEntry(file, partial(_array, files, file, value, dtype), dtype, header.shape, lacks=lacks)
 
 
-def _npy_header(files: Files, file: str, begin: int, end: int) -> _npy.Header:
-    """The header of an array in base64, of which only the first bytes are decoded."""
-    count = min(end - begin, _npy.MAX_HEADER // 3 * 4) // 4 * 4
+def _decoded(files: Files, file: str, text: str, most: int | None = None) -> tuple[_npy.Header, bytes]:
+    """The header of a .npy in base64, and its bytes, of which only the first are decoded where `most` is given."""
     try:
-        head = base64.b64decode(files.bytes(file, begin, count), validate=True)
-        return _npy.parse(head, (end - begin) * 3 // 4)
-    except (_npy.BadHeader, binascii.Error) as e:
+        data = base64.b64decode(text[:most], validate=True)
+        return _npy.parse(data[: _npy.MAX_HEADER], len(text) * 3 // 4 - text[-2:].count("=")), data
+    except (_npy.BadHeader, binascii.Error, ValueError) as e:
         raise files.damaged(file, e) from e
 
 
-def _array(files: Files, file: str, begin: int, end: int, dtype: str) -> Array:
-    try:
-        data = bytearray(base64.b64decode(files.bytes(file, begin, end - begin), validate=True))
-        header = _npy.parse(bytes(data[: _npy.MAX_HEADER]), len(data))
-        values = np.frombuffer(data, np.uint8, header.nbytes, header.offset)
-        return _npy.native(header.array(values), dtype)
-    except (_npy.BadHeader, ValueError) as e:
-        raise files.damaged(file, e) from e
+def _array(files: Files, file: str, text: str, dtype: str) -> Array:
+    header, data = _decoded(files, file, text)
+    return _npy.native(header.array(np.frombuffer(bytearray(data), np.uint8, header.nbytes, header.offset)), dtype)
 
 
 def write(tensors: Tensors, folder: Path) -> None:

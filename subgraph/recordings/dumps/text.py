@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _npy, _text, checked_arrays
+from subgraph.recordings.dumps import (
+    BARE,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
+    _npy,
+    _text,
+    checked_arrays,
+    unreadable,
+)  # fmt: skip
+from subgraph.recordings.dumps._raw import fit_size, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
@@ -13,19 +26,57 @@ from subgraph.storage.tensors import Tensors
 HOLDS = _text.HOLDS
 PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
 
+# `# Array shape: (4, 11, 5)`
+_SHAPE = re.compile(rb"^#.*?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)
 ENDS = (".txt", ".csv", ".tsv")
 plain = _npy.plain
 
 
 def detect(files: Files) -> int:
     """By files that begin with numbers and nothing else, but for a title of one word."""
-    return BARE if any(_text.title_lines(files, n) is not None for n in files.ending(*ENDS)) else NONE
+    return BARE if any(_title_lines(files, n) is not None for n in files.ending(*ENDS)) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per file of numbers; others (logs, lists) hold no tensors."""
+    """One per file of numbers, which has its tensor's name; others (logs, lists) hold no tensors.
+
+    Numbers in several columns with titles are not read.
+    """
     for file in files.ending(*ENDS):
-        yield from _text.number_file(files, file, hints, plain)
+        side, _, base = file.rpartition(".")[0].rpartition("/")
+        titles = files.head(file).partition(b"\n")[0].strip()
+        if (skip := _title_lines(files, file)) is not None:
+            yield replace(_numbers(files, file, skip, hints.find(base, plain)), tensor=base, side=side)
+        elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
+            lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
+            yield DumpEntry(file, unreadable, tensor=base, side=side, lacks=lacks)
+
+
+def _title_lines(files: Files, file: str) -> int | None:
+    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds anything else."""
+    if _text.is_numeric(files, file):
+        return 0
+    titled = not re.search(rb"[,\t\d]", files.head(file).partition(b"\n")[0]) and _text.is_numeric(files, file, 1)
+    return 1 if titled else None
+
+
+def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
+    """The entry of the numbers below the first `skip` lines; type and shape come from a comment, else from `spec`."""
+    if files.head(file, 2) == b",0" and files.head(file).partition(b"\n")[2].startswith(b"0,"):
+        lacks = "its first row and column count the others, as pandas does: save it with header=False, index=False"
+        return DumpEntry(file, unreadable, "", lacks=lacks)
+    whole = _text.is_whole(files, file, skip)
+    dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
+    if said := _SHAPE.search(files.head(file)):
+        spec = TensorSpec(dtype, tuple(map(int, re.findall(rb"\d+", said[0]))))
+    elif spec.shape is not None and None in spec.shape:
+        count = _text.values(files, file, dtype, skip).size
+        fixed = tuple(d for d in spec.shape if d is not None)
+        spec = replace(spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed)
+    stem = file.rpartition(".")[0]
+    beside = not file.endswith(".txt") and f"{stem}.txt" in files.names
+    entry = _text.entry(files, file, dtype, spec, _text.step(files, file, skip), skip)
+    return replace(entry, stem=f"{stem}_csv" if beside else "")
 
 
 def write(tensors: Tensors, folder: Path) -> None:

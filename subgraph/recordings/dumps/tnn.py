@@ -18,10 +18,9 @@ from subgraph.types import Array
 HOLDS = ("float32", "int8", "int32")
 STEP = 1e-9  # of a DUMP build: "%.9f"
 FILE_STEP = 1e-6  # of model_check and its tensor file: "%0.6f"
-# COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; names may hold a `-`
-_DUMPED = re.compile(r"(\d{5,})-(.+)-(in|out)-(\d+)-(.+)-dims((?:-\d+)*)\.txt")
+# COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; of several `-in-0-` the first divides layer and blob
+_DUMPED = re.compile(r"(\d{5,})-(.+?)-(in|out)-(\d+)-(.+)-dims((?:-\d+)*)\.txt")
 _SIDES = ("cpu_", "device_", "tnn-")
-_MAGIC = (4206624770, 4206624772)
 _DTYPES = {0: "float32", 2: "int8", 3: "int32"}
 _MAX_ELEMENTS = 1 << 40  # of one tensor
 
@@ -43,20 +42,18 @@ def detect(files: Files) -> int:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs and inputs of each layer, in the order of the run."""
-    layers = _layers(files)
     for file in files.ending(".txt"):
         side, _, base = file.rpartition("/")
         dumped = _DUMPED.fullmatch(base)
         if dumped:
-            yield _blob(files, file, dumped, side, layers)
+            yield _blob(files, file, dumped, side)
         elif _described(files, file):
             yield from _tensors(files, file)
         elif base.startswith(_SIDES) and _text.is_numeric(files, file):
             yield _checked(files, file, base, hints)
 
 
-def _blob(files: Files, file: str, name: re.Match[str], side: str, layers: set[tuple[str, str]]) -> DumpEntry:
-    layer, way, blob = _split(name, layers)
+def _blob(files: Files, file: str, name: re.Match[str], side: str) -> DumpEntry:
     shape = tuple(int(d) for d in name[6].split("-")[1:])
     dtype = "int32" if files.sizes[file] and _text.is_whole(files, file) else "float32"
     return DumpEntry(
@@ -64,52 +61,13 @@ def _blob(files: Files, file: str, name: re.Match[str], side: str, layers: set[t
         _text.loader(files, file, dtype, shape),
         dtype,
         shape,
-        tensor=blob,
-        node=layer,
-        role="input" if way == "in" else "output",
+        tensor=name[5],
+        node=name[2],
+        role="input" if name[3] == "in" else "output",
         index=int(name[4]),
         side=side,
         step=STEP if dtype == "float32" else 0.0,
     )
-
-
-def _split(name: re.Match[str], layers: set[tuple[str, str]]) -> tuple[str, str, str]:
-    """(layer, in or out, blob). If the names of layer or blob hold `-in-0-`, a .tnnproto among the files decides."""
-    middle = f"{name[2]}-{name[3]}-{name[4]}-{name[5]}"
-    for cut in re.finditer(rf"-(in|out)-{name[4]}-", middle):
-        if (middle[: cut.start()], middle[cut.end() :]) in layers:
-            return middle[: cut.start()], cut[1], middle[cut.end() :]
-    return name[2], name[3], name[5]
-
-
-def _layers(files: Files) -> set[tuple[str, str]]:
-    """(layer, blob) in all .tnnproto among the files, as file names have them."""
-    listed = [layer for file in files.ending(".tnnproto") for layer in proto(files, file)]
-    return {(layer.replace("/", "_"), plain(blob)) for layer, blobs in listed for blob in blobs}
-
-
-def proto(files: Files, name: str) -> list[tuple[str, list[str]]]:
-    """The layers of a .tnnproto: the name of each, and of the blobs that it reads and makes.
-
-    Raises:
-        InputError: the file is no .tnnproto.
-    """
-    lines = [line.strip().strip('"').removesuffix(",").strip() for line in files.text(name).splitlines()]
-    try:
-        magic, count = int(lines[0].split()[3]), int(lines[4].split()[0])
-        if magic not in _MAGIC:
-            raise ValueError(f"magic {magic}")
-        return [_layer(line.split()) for line in lines[5 : 5 + count]]
-    except (IndexError, ValueError) as e:
-        raise files.damaged(name, f"no .tnnproto: {e}") from e
-
-
-def _layer(words: list[str]) -> tuple[str, list[str]]:
-    inputs, outputs = int(words[2]), int(words[3])
-    blobs = words[4 : 4 + inputs + outputs]
-    if len(blobs) != inputs + outputs or inputs < 0:
-        raise ValueError(f"layer {words[1]} has {len(blobs)} names")
-    return words[1], blobs
 
 
 def _checked(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from subgraph.graph.quantization import Scale
 from subgraph.storage.layouts import axis_orders
-from subgraph.storage.tensors import np_dtype, shape_text
+from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 
 IMAGE_RANK = 4
@@ -22,45 +23,83 @@ SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC, PADDED = "as NHWC", "padding cut off"
 
 
+@dataclass(frozen=True)
+class Alignment:
+    """How a recorded array is brought into a tensor's shape.
+
+    Attributes:
+        words: for readers; "" where at most axes of length 1 differ.
+        stored: the recorded array, with the axes that are exchanged.
+        order: of these axes.
+        padded: the shape behind that.
+        shape: of the tensor, which the padding is cut off to.
+    """
+
+    words: str
+    stored: tuple[int, ...]
+    order: tuple[int, ...]
+    padded: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def is_channels_last(self) -> bool:
+        return self.words == NHWC
+
+    def apply(self, array: Array) -> Array:
+        """The array in the tensor's shape.
+
+        Raises:
+            ValueError: it has another number of elements.
+        """
+        full = array.reshape(self.stored).transpose(self.order).reshape(self.padded)
+        return full if self.padded == self.shape else full[tuple(slice(0, d) for d in self.shape)]
+
+
+def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: tuple[int, ...]) -> Alignment:
+    return Alignment(words, tuple(stored), tuple(order), shape, shape)
+
+
 def alignments(
-    array: Array, shape: tuple[int, ...], shapeless: bool = False, channels_last: bool | None = False
-) -> Iterator[tuple[str, Array]]:
-    """The ways to give an array a tensor's shape, the likeliest first: (what was done, the array).
+    have: tuple[int, ...], shape: tuple[int, ...], shapeless: bool = False, channels_last: bool | None = False
+) -> Iterator[Alignment]:
+    """The ways to give an array of shape `have` a tensor's shape, the likeliest first.
 
     `shapeless`: the array's own shape is not from its file. `channels_last`: do the files hold channels last? None: try
     both. The question arises where the shape cannot tell, as with 1×8×8×8, and only for images: with a True answer,
     arrays of other ranks are still tried as they are.
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
-    if ((shapeless or array.ndim == 1) and array.size == math.prod(shape)) or array.shape == shape == nhwc:
+    channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
+    unchanged = _turned("", shape, range(len(shape)), shape)
+    bare, bare_shape = _without_ones(have), _without_ones(shape)
+    if ((shapeless or len(have) == 1) and math.prod(have) == math.prod(shape)) or have == shape == nhwc:
         if channels_last is not True or len(shape) != IMAGE_RANK:
-            yield "", array.reshape(shape)
+            yield unchanged
         if channels_last is not False and nhwc:
-            yield NHWC, _channels_first(array.reshape(nhwc))
-    elif _without_ones(array.shape) == _without_ones(shape):
-        yield "", array.reshape(shape)
-    elif array.shape == nhwc:
-        yield NHWC, _channels_first(array)
-    elif orders := list(axis_orders(array.shape, shape)):
-        yield from ((f"transposed {order}", array.transpose(order)) for order in orders)
-    elif orders := list(axis_orders(_without_ones(array.shape), _without_ones(shape))):
-        bare = array.reshape(_without_ones(array.shape))
-        yield from ((f"transposed {order}, reshaped", bare.transpose(order).reshape(shape)) for order in orders)
-    elif _is_blocked(array.shape, shape):
-        joined = array.transpose(0, 1, 4, 2, 3).reshape(shape[0], -1, *shape[2:])
-        yield f"from NC1HWC0, {PADDED}", joined[:, : shape[1]]
-    elif array.ndim == len(shape) and all(a >= s for a, s in zip(array.shape, shape, strict=True)):
-        yield PADDED, array[tuple(slice(0, s) for s in shape)]
+            yield _turned(NHWC, nhwc, channels_first, shape)
+    elif bare == bare_shape:
+        yield unchanged
+    elif have == nhwc:
+        yield _turned(NHWC, nhwc, channels_first, shape)
+    elif orders := list(axis_orders(have, shape)):
+        yield from (_turned(f"transposed {order}", have, order, shape) for order in orders)
+    elif orders := list(axis_orders(bare, bare_shape)):
+        yield from (_turned(f"transposed {order}, reshaped", bare, order, shape) for order in orders)
+    elif _is_blocked(have, shape):
+        padded = (shape[0], have[1] * have[4], *shape[2:])
+        yield Alignment(f"from NC1HWC0, {PADDED}", have, (0, 1, 4, 2, 3), padded, shape)
+    elif len(have) == len(shape) and all(a >= s for a, s in zip(have, shape, strict=True)):
+        yield Alignment(PADDED, have, tuple(range(len(have))), have, shape)
 
 
-def foldings(array: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    """Ways to give an array a shape whose axes were split or joined; only values can tell whether one is meant."""
+def foldings(size: int, shape: tuple[int, ...]) -> Iterator[Alignment]:
+    """Ways to give `size` elements a shape whose axes were split or joined; only values tell whether one is meant."""
     bare = _without_ones(shape)
-    if array.size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
+    if size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
         return
     for order in itertools.permutations(range(len(bare))):
-        stored = array.reshape([bare[k] for k in order])
-        yield f"folded {order}", stored.transpose(np.argsort(order)).reshape(shape)
+        back = (int(k) for k in np.argsort(order))
+        yield _turned(f"folded {order}", [bare[k] for k in order], tuple(back), shape)
 
 
 def _is_blocked(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -71,48 +110,22 @@ def _is_blocked(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return (n, h, w) == (shape[0], *shape[2:]) and (blocks - 1) * c0 < shape[1] <= blocks * c0
 
 
-def _channels_first(array: Array) -> Array:
-    return array.transpose((0, array.ndim - 1, *range(1, array.ndim - 1)))
-
-
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def _all_alignments(array: Array, shape: tuple[int, ...]) -> dict[str, Array]:
-    """By what was done; what is done to the array's own shape comes before what is done to its flat values."""
-    ways = [way for shapeless in (True, False) for way in alignments(array, shape, shapeless, None)]
-    return dict(foldings(array, shape)) | dict(ways)
+def as_reference(array: Array, reference: Array, scale: Scale | None = None) -> Array:
+    """The array in the reference's element type; values beyond its range become infinite or wrap around.
 
-
-def align(array: Array, reference: Array, alignment: str) -> Array:
-    """The array in the reference's shape, by the given one of its `alignments`; unchanged if it is none of them."""
-    return _all_alignments(array, reference.shape).get(alignment, array)
-
-
-def misfit(array: Array, reference: Array, alignment: str, scale: Scale | None = None) -> str:
-    """Why an array cannot be compared with the reference's; "" where it can. `scale`: of codes."""
-    if alignment not in _all_alignments(array, reference.shape):
-        have = f"{array.size} values of {array.dtype.name}" if array.ndim == 1 else f"shape {shape_text(array.shape)}"
-        want = f"{reference.dtype.name} {shape_text(reference.shape)}"
-        return f"it has {have}, the model {want}: another type, or another tensor"
-    if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not scale:
-        return f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}"
-    return ""
-
-
-def cast(array: Array, reference: Array) -> Array:
-    """The array in the reference's element type; values beyond its range become infinite or wrap around."""
-    if array.dtype == reference.dtype:
+    Codes become the real numbers that they stand for, where the reference holds these. Texts stay.
+    """
+    if scale and array.dtype.name in CODES and reference.dtype.kind == "f":
+        array = scale.dequantize(array)
+    if array.dtype == reference.dtype or "O" in (array.dtype.kind, reference.dtype.kind):
         return array
     with np.errstate(all="ignore"):
         converted: Array = array.astype(np_dtype(reference.dtype.name))
         return converted
-
-
-def decoded(array: Array, reference: Array, scale: Scale | None) -> Array:
-    """The real numbers that codes stand for, where the reference holds these; else the array itself."""
-    return scale.dequantize(array) if scale and array.dtype.name in CODES and reference.dtype.kind == "f" else array
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
@@ -155,11 +168,6 @@ def absorb_requantization(reference: Array, recorded: Array, scale: Scale, dtype
     if not rounds:
         return value, f"{max(up, down)} of {size} codes one too {'high' if up > down else 'low'}: another zero point?"
     return value, f"{up + down} of {size} codes off by one, as requantization rounds" if up + down else ""
-
-
-def both_floats(array: Array, reference: Array) -> bool:
-    """Do both arrays hold floats, of any width?"""
-    return "float" in array.dtype.name and "float" in reference.dtype.name
 
 
 def same_numbers(a: Array, b: Array) -> bool:

@@ -19,15 +19,13 @@ from subgraph.recordings.matching.align import (
     CODES,
     IMAGE_RANK,
     NHWC,
-    align,
+    Alignment,
     alignments,
-    both_floats,
-    decoded,
+    as_reference,
     foldings,
-    misfit,
 )
 from subgraph.recordings.matching.matched import TensorMatch
-from subgraph.recordings.matching.names import common_start, recorded_name
+from subgraph.recordings.matching.names import common_start
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
@@ -38,7 +36,7 @@ VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of an entry and of the tensor that it holds
-Turns = Mapping[Shapes, Sequence[tuple[str, str]]]  # (recorded name, alignment)
+Turns = Mapping[Shapes, Sequence[tuple[str, Alignment | None]]]  # (recorded name, alignment)
 
 
 @dataclass
@@ -74,24 +72,21 @@ class Fit:
         reference = self.reference(tensor)
         if reference is None:
             return TensorMatch(entry, tensor)
-        scale = self._scale_of(entry, tensor)
-        best, nearest = "", math.inf
+        value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self.channels_last
-        ways = alignments(self.value(entry), reference.shape, entry.assumed, last)
-        for number, (alignment, stored) in enumerate(ways):
-            array = decoded(stored, reference, scale)
-            away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
-            if away < nearest or not number:
-                best, nearest = alignment, away
+        for way in alignments(value.shape, reference.shape, entry.assumed, last):
+            away = _distance(value, reference, way, best.scale)
+            if away < best.distance or best.alignment is None:
+                best = replace(best, alignment=way, distance=away)
             if away <= SURELY:
                 break
-        for alignment, array in foldings(self.value(entry), reference.shape) if nearest > NEAR else ():
-            if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
-                best, nearest = alignment, away
-        return TensorMatch(entry, tensor, alignment=best, distance=nearest, scale=scale)
+        for way in foldings(value.size, reference.shape) if best.distance > NEAR else ():
+            if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
+                best = replace(best, alignment=way, distance=away)
+        return best
 
-    def _scale_of(self, entry: DumpEntry, tensor: str) -> Scale | None:
+    def _scale(self, entry: DumpEntry, tensor: str) -> Scale | None:
         """The scale of an entry that holds codes: the recording's own, else the model's."""
         return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
 
@@ -104,28 +99,28 @@ class Fit:
 
         None where the shapes do not fit.
         """
-        reference = self.reference(tensor)
+        match, reference = self.aligned(entry, tensor), self.reference(tensor)
         if reference is None:
             return None
         value = self.value(entry)
-        match = self.aligned(entry, tensor)
         alike = turns.get((value.shape, reference.shape), [("", match.alignment)])
-        _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], recorded_name(entry)[::-1]))
-        aligned = align(value, reference, way)
-        if aligned.shape != reference.shape:
+        _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], entry.label[::-1]))
+        if way is None:
             return None
-        return replace(match, alignment=way, distance=relative_l2(reference, decoded(aligned, reference, match.scale)))
+        return replace(match, alignment=way, distance=_distance(value, reference, way, match.scale))
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""
-        reference = self.reference(other.tensor)
-        if reference is None or misfit(value := self.value(entry), reference, other.alignment, other.scale):
+        reference, match = self.reference(other.tensor), replace(other, entry=entry)
+        if reference is None:
             return None
-        array = decoded(align(value, reference, other.alignment), reference, other.scale)
-        return replace(other, entry=entry, distance=relative_l2(reference, array))
+        try:
+            return replace(match, distance=relative_l2(reference, match.value(reference)))
+        except InputError:
+            return None
 
     def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> bool:
-        """Do more tensors fit with channels last than with channels first? A few small ones tell."""
+        """Do more tensors fit with channels last than with channels first? A tie changes nothing. A few tell."""
         first = last = 0
         for tensor, entries in named.items():
             reference = self.reference(tensor)
@@ -133,15 +128,15 @@ class Fit:
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:
-                    ways = alignments(self.value(entry), reference.shape, entry.assumed, None)
-                    scale = self._scale_of(entry, tensor)
-                    away = {way: relative_l2(reference, decoded(array, reference, scale)) for way, array in ways}
+                    value, scale = self.value(entry), self._scale(entry, tensor)
                 except InputError:
                     continue
+                ways = alignments(value.shape, reference.shape, entry.assumed, None)
+                away = {way.words: _distance(value, reference, way, scale) for way in ways}
                 as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first
                 first += as_first <= NEAR and as_first * CLEARER < as_last
-        return last > first
+        return self.channels_last if first == last else last > first
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""
@@ -151,3 +146,8 @@ class Fit:
     def digest(self, entry: DumpEntry) -> bytes:
         """The same for entries of the same numbers."""
         return hashlib.sha256(np.ascontiguousarray(self.value(entry)).tobytes()).digest()
+
+
+def _distance(value: Array, reference: Array, way: Alignment, scale: Scale | None) -> float:
+    """Of a value in this alignment from the reference."""
+    return relative_l2(reference, as_reference(way.apply(value), reference, scale))

@@ -9,7 +9,7 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
@@ -17,17 +17,12 @@ from itertools import pairwise, takewhile
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import (
-    BlockSums,
-    nan_to_inf,
-    same_numbers,
-)
+from subgraph.recordings.matching.align import Alignment, BlockSums, nan_to_inf, same_numbers
 from subgraph.recordings.matching.fit import Fit, Shapes, Turns
 from subgraph.recordings.matching.matched import (
-    COPIES,
-    UNREADABLE,
     LeftOutEntry,
     MatchedSample,
+    Reason,
     TensorMatch,
     distance_of,
     is_clearer,
@@ -38,33 +33,20 @@ from subgraph.recordings.matching.names import (
     fused_results,
     likely_names,
     meant_tensor,
-    recorded_name,
-    why_skipped,
 )
 from subgraph.recordings.reference_tensors import capture_tensors
+from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 
-SEVERAL = "several tensors of the model fit"
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 EXACT = 1e-5  # distance up to which no other tensor is considered
-UNKNOWN = "no tensor of the model by this name or value"
-UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
-REORDERED = "the numbers of a tensor in an unknown order"
-ELSEWHERE = "not the value of the tensor of their name, which is recorded elsewhere"
-CONSTANTS = "made of constants, which are not compared"
 
 
-def match_entries(
-    trials: Trials,
-    plain: Callable[[str], str],
-    entries: Sequence[DumpEntry],
-    k: int = 0,
-    confirmed: Mapping[str, TensorMatch] | None = None,
+def match_sample(
+    trials: Trials, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
 ) -> MatchedSample:
-    """Which tensors of the model the entries of one run hold, for sample `k`.
-
-    `plain`: a name as the tool writes it; `confirmed`: as `confirmed_names`.
+    """Which tensors of the model the entries of sample `k` hold; `confirmed`: as `confirmed_names` of other runs.
 
     Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference values; an entry
     without a name of the model with all tensors of its size that nothing else holds.
@@ -72,48 +54,49 @@ def match_entries(
     Raises:
         ModelError: the reference cannot give the values.
     """
-    return _Matching(trials, plain, entries, k, confirmed or {}).run()
+    return _Matching(trials, run, k, confirmed or {}).run_all()
 
 
 def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """By the name that the tool gave, the matches of a run that values confirm; for other runs of the same tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
-    return {recorded_name(m.entry): replace(m, as_in=run) for m in sure if m.entry.role == "output"}
-
-
-def _copy(entry: DumpEntry, tensor: str) -> LeftOutEntry:
-    return LeftOutEntry(entry, f"a copy of {tensor}", COPIES)
+    return {m.entry.label: replace(m, as_in=run) for m in sure if m.entry.role == "output"}
 
 
 @dataclass
 class _Matching:
+    """State shared while the entries of one sample are matched.
+
+    Attributes:
+        left_out: the entries that are not compared.
+        unlike: how many of them have a name and a value that the model has not.
+    """
+
     trials: Trials
-    plain: Callable[[str], str]
-    entries: Sequence[DumpEntry]
+    run: RecordedRun
     k: int
     confirmed: Mapping[str, TensorMatch]
     matches: dict[str, TensorMatch] = field(default_factory=dict)
-    unread: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
-    unmatched: list[LeftOutEntry] = field(default_factory=list)
-    skipped: list[LeftOutEntry] = field(default_factory=list)
+    left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
+    unlike: int = 0
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
     _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
 
     def __post_init__(self) -> None:
-        self.graph, self.results = self.trials.graph, self.trials.tensors()
+        self.graph, self.results, self.entries = self.trials.graph, self.trials.tensors(), self.run.samples[self.k]
         self.tensors = dict.fromkeys((*self.graph.inputs, *self.results))
-        self._fit = Fit(self.trials, self.k)
+        self._fit = Fit(self.trials, self.k, self.run.channels_last)
 
     @cached_property
     def _names(self) -> ModelNames:
-        return ModelNames(self.graph, list(self.tensors), self.plain)
+        return ModelNames(self.graph, list(self.tensors), self.run.plain)
 
-    def run(self) -> MatchedSample:
+    def run_all(self) -> MatchedSample:
         self._take_given()
         named, nameless = self._by_name({m.entry for m in self.matches.values()})
         for tensor in self.matches.keys() & named.keys():
-            why = f"{self.matches[tensor].entry.name} is said to hold {tensor}"
-            self.skipped += [LeftOutEntry(e, why) for e in named.pop(tensor) if e.role == "output"]
+            for entry in (e for e in named.pop(tensor) if e.role == "output"):
+                self._leave_out(entry, Reason.NOTHING, f"{self.matches[tensor].entry.name} is said to hold {tensor}")
         others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
         around = [n for tensor in named for n in (tensor, *others[tensor])]
         capture_tensors(self.trials, around if not nameless else self.results)
@@ -130,16 +113,19 @@ class _Matching:
             self._match_by_analogy(self._match_by_value(nameless))
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
-        unread = tuple(self.unread.values())
-        return MatchedSample(self.trials, self.k, self.matches, unread, tuple(self.unmatched), tuple(self.skipped))
+        left_out = tuple(self.left_out.values())
+        return MatchedSample(self.trials, self.k, self.matches, left_out, self.unlike, self._fit.channels_last)
+
+    def _leave_out(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
+        self.left_out[entry] = LeftOutEntry(entry, reason, detail)
 
     def _is_read(self, entry: DumpEntry) -> bool:
         """Can an entry be read? Else it is left out as one that cannot."""
         try:
             self._fit.value(entry)
         except InputError as e:
-            self.unread[entry] = LeftOutEntry(entry, e.what, UNREADABLE)
-        return entry not in self.unread
+            self._leave_out(entry, Reason.UNREADABLE, e.what)
+        return entry not in self.left_out
 
     def _chain(self, tensor: str) -> tuple[str, ...]:
         return fused_results(self.graph, tensor, self._known)
@@ -153,8 +139,7 @@ class _Matching:
     def _take_given(self) -> None:
         """Match what the user says, and what another run of the tool confirms."""
         said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
-        named = ((e, self.confirmed.get(recorded_name(e))) for e in self.entries if e.role == "output")
-        others = {entry: match for entry, match in named if match}
+        others = {e: self.confirmed[e.label] for e in self.entries if e.role == "output" and e.label in self.confirmed}
         capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
@@ -169,22 +154,22 @@ class _Matching:
         """
         graph, tensors = self.graph, self.tensors
         nodes = [graph.label(i) for i in self.trials.whole().nodes]
-        written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.plain)
+        written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.run.plain)
         named: dict[str, list[DumpEntry]] = {}
         nameless = []
         for entry in self.entries:
-            if entry in given or entry in self.unread:
+            if entry in given or entry in self.left_out:
                 continue
             names = written.meant_by(entry)
             said = [t for t in (meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(t for name in said for t in (name, *written.alike(name)) if t in tensors)
             if entry.lacks and (meant or not names):
-                self.unread[entry] = LeftOutEntry(entry, entry.lacks, UNREADABLE)
+                self._leave_out(entry, Reason.UNREADABLE, entry.lacks)
                 continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
-            if not meant and (why := next(filter(None, (why_skipped(graph, n) for n in names)), "")):
-                self.skipped.append(LeftOutEntry(entry, why))
+            if not meant and any(n in graph.maker or n in graph.weights for n in names):
+                self._leave_out(entry, Reason.NOTHING)
             elif not meant and entry.role == "output":
                 nameless.append(entry)
         return {n: sorted(named[n], key=lambda e: e.role != "output") for n in tensors if n in named}, nameless
@@ -211,43 +196,47 @@ class _Matching:
         for match in self.matches.values():
             shared.setdefault(match.entry, []).append(match)
         for group in shared.values():
-            best, *others = sorted(
-                group,
-                key=lambda m: (m.distance > NEAR and not m.is_namesake, nan_to_inf(m.distance), not m.is_namesake),
-            )
+            written = group[0].entry.tensor
+
+            def order(match: TensorMatch, written: str = written) -> tuple[bool, float, bool]:
+                other_name = match.tensor != written
+                return match.distance > NEAR and other_name, nan_to_inf(match.distance), other_name
+
+            best, *others = sorted(group, key=order)
             for match in others:
                 del self.matches[match.tensor]
-            if others and nan_to_inf(best.distance) > NEAR and not best.is_namesake:
+            if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
                 self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
 
-    def _match_by_value(self, nameless: Sequence[DumpEntry]) -> list[LeftOutEntry]:
-        """Match entries of unknown names to the tensors whose values they hold; returns the others, and why not.
+    def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:
+        """Match entries of unknown names to the tensors whose values they hold; returns the others: do several fit?
 
         Of several tensors of the same value the name decides, else the first in the model, on which the others hang;
         of several entries of the same value the name, else the first.
         """
         chosen: dict[str, list[TensorMatch]] = {}
-        left: dict[DumpEntry, LeftOutEntry] = {}
+        left: dict[DumpEntry, bool] = {}
         for entry, fitting in self._near_values(nameless).items():
             free = [m for m in fitting if m.tensor not in self.matches]
             if match := self._chosen(entry, free):
                 chosen.setdefault(match.tensor, []).append(match)
             elif fitting and not free:
-                left[entry] = _copy(entry, fitting[0].tensor)
+                self._leave_out(entry, Reason.NOTHING, f"a copy of {fitting[0].tensor}")
             else:
-                left[entry] = LeftOutEntry(entry, SEVERAL if free else "")
+                left[entry] = bool(free)
         for tensor, rivals in chosen.items():
-            alike = {m.entry: self._names.alike(recorded_name(m.entry), tensor) for m in rivals}
+            alike = {m.entry: self._names.alike(m.entry.label, tensor) for m in rivals}
             best = min(rivals, key=lambda m: (m.how == "value", -alike[m.entry], m.distance))
             others = [m for m in rivals if m is not best]
             if best.how == "name" or all(
                 self._fit.are_same(best.entry, m.entry) or is_clearer(best, m) for m in others
             ):
                 self.matches[tensor] = best
-                left |= {m.entry: _copy(m.entry, tensor) for m in others}
+                for match in others:
+                    self._leave_out(match.entry, Reason.NOTHING, f"a copy of {tensor}")
             else:
-                left |= {m.entry: LeftOutEntry(m.entry, SEVERAL) for m in (*others, best)}
-        return list(left.values())
+                left |= dict.fromkeys((m.entry for m in (*others, best)), True)
+        return left
 
     def _near_values(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, list[TensorMatch]]:
         """By entry, the tensors that it may hold by its values, the nearest first."""
@@ -257,7 +246,7 @@ class _Matching:
         self._sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in filter(self._is_read, nameless):
-            likely = self._names.likely(recorded_name(entry))
+            likely = self._names.likely(entry.label)
             later = (n for name in likely for n in self._chain(name))
             names = dict.fromkeys((*self._sums.near(self._fit.value(entry), NEAR), *likely, *later))
             fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
@@ -270,7 +259,7 @@ class _Matching:
             return None
         graph, limit = self.graph, max(fitting[0].distance * CLEARER, SURELY)
         equal = {m.tensor: m for m in fitting if m.distance <= limit}
-        for name in self._names.likely(recorded_name(entry)):
+        for name in self._names.likely(entry.label):
             if name in equal:
                 later = (equal[n] for n in self._chain(name) if n in equal)
                 fused = min(later, key=distance_of, default=equal[name])
@@ -286,26 +275,28 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- analogy
 
-    def _match_by_analogy(self, left: Sequence[LeftOutEntry]) -> None:
+    def _match_by_analogy(self, left: Mapping[DumpEntry, bool]) -> None:
         """Match entries whose values confirm nothing as others of the recording whose names have the same end.
+
+        `left`: entries without a match, and whether several tensors fit.
 
         If X-rs holds X transposed before the fault, it does behind it. A tensor that is taken stays taken.
         """
         sure = [m for m in self.matches.values() if m.distance <= NEAR]
-        rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
-        turns: dict[Shapes, list[tuple[str, str]]] = {}
+        rules = self._names.learned([(m.entry.label, m.tensor) for m in sure])
+        turns: dict[Shapes, list[tuple[str, Alignment | None]]] = {}
         for m in sure:
             if (reference := self._fit.reference(m.tensor)) is not None:
                 shapes = (self._fit.value(m.entry).shape, reference.shape)
-                turns.setdefault(shapes, []).append((recorded_name(m.entry), m.alignment))
+                turns.setdefault(shapes, []).append((m.entry.label, m.alignment))
         for match in [m for m in self.matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
-            meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
+            meant = next(iter(self._names.apply(match.entry.label, rules)), "")
             if meant and meant not in self.matches and (moved := self._fit.as_others(match.entry, meant, turns)):
                 del self.matches[match.tensor]
                 self.matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
         left = self._told_by_numbers(left)
-        names = {one.entry: recorded_name(one.entry) for one in left if not one.why}
+        names = {entry: entry.label for entry, explained in left.items() if not explained}
         placed = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), turns)}
         elsewhere = {m.named for m in self.matches.values()}  # what their names say is another tensor
         rest = {
@@ -314,7 +305,7 @@ class _Matching:
         guesses = {e: tensor for e, likely in rest.items() if (tensor := self._place(e, likely, turns))}
         for tensor in guesses.values():
             self.matches[tensor] = replace(self.matches[tensor], alternatives=self._later(tensor))
-        self._leave_out([one for one in left if one.entry not in placed and one.entry not in guesses])
+        self._leave_out_rest({e: why for e, why in left.items() if e not in placed and e not in guesses})
 
     def _place(self, entry: DumpEntry, names: Iterable[str], turns: Turns) -> str:
         """Match an entry to the first of some tensors that is free and that its shape fits; "" for none."""
@@ -340,44 +331,38 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- reasons
 
-    def _told_by_numbers(self, left: Sequence[LeftOutEntry]) -> list[LeftOutEntry]:
-        """Those that hold no weight of the model, which are skipped; with the reason of what holds a tensor's numbers
-        in an order that is not known. A tool that saves all saves weights, in whatever order."""
-        values = {one.entry: self._fit.value(one.entry) for one in left if not one.why}
+    def _told_by_numbers(self, left: Mapping[DumpEntry, bool]) -> dict[DumpEntry, bool]:
+        """Those that hold no weight of the model; True for what holds a tensor's numbers in an order that is not known.
+
+        A tool that saves all saves weights, in whatever order.
+        """
+        values = {entry: self._fit.value(entry) for entry, several in left.items() if not several}
         sizes, graph = {value.size for value in values.values()}, self.graph
         weights = ((n, t) for n, t in graph.weights.items() if protobuf.element_count(t) in sizes)
         read = ((n, protobuf.to_array(t, graph.path)) for n, t in weights)
         sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
-        kept = []
-        for one in left:
-            value = values.get(one.entry)
-            if value is not None and value.dtype.kind == "f" and (held := sums.near(value, SAME_NUMBERS)):
-                self.skipped.append(LeftOutEntry(one.entry, f"the weight {held[0]}, which is not compared"))
-            elif value is not None and (same := self._sums.near(value, SAME_NUMBERS)):
-                kept.append(LeftOutEntry(one.entry, f"the numbers of {same[0]} in an unknown order", REORDERED))
+        kept = dict(left)
+        for entry, value in values.items():
+            if value.dtype.kind == "f" and (held := sums.near(value, SAME_NUMBERS)):
+                self._leave_out(entry, Reason.NOTHING, f"the weight {held[0]}")
+                del kept[entry]
             else:
-                kept.append(one)
+                kept[entry] = bool(self._sums.near(value, SAME_NUMBERS))
         return kept
 
-    def _leave_out(self, left: Iterable[LeftOutEntry]) -> None:
-        """Say of entries that hold no tensor what they are, or are not."""
+    def _leave_out_rest(self, left: Mapping[DumpEntry, bool]) -> None:
+        """Leave out entries that hold no tensor; `left`: is it explained why an entry matches none?"""
         held: dict[bytes, str] = {}
         for match in self.matches.values():
             held.setdefault(self._fit.digest(match.entry), match.tensor)
         sizes = {size for n, size in self._sums.sizes.items() if n not in self.matches}
-        for one in left:
-            entry, name = one.entry, recorded_name(one.entry)
-            if constant := next((n for n in likely_names(name) if n in self.graph.weights), ""):
-                why = f"made of {constant}, a constant, which is not compared"
-                self.skipped.append(LeftOutEntry(entry, why, CONSTANTS))
-            elif one.why or entry.note:
-                self.unmatched.append(one if one.why else LeftOutEntry(entry, entry.note))
-            elif twin := held.get(self._fit.digest(entry)):
-                self.unmatched.append(_copy(entry, twin))
-            elif taken := next((n for n in self._names.likely(name) if n in self.matches), ""):
-                why = f"not the value of {taken}, which is recorded elsewhere: a node that the model has not?"
-                self.unmatched.append(LeftOutEntry(entry, why, ELSEWHERE))
+        for entry, explained in left.items():
+            if any(n in self.graph.weights for n in likely_names(entry.label)):
+                self._leave_out(entry, Reason.NOTHING)
+            elif not explained and not entry.note and (twin := held.get(self._fit.digest(entry))):
+                self._leave_out(entry, Reason.NOTHING, f"a copy of {twin}")
             else:
-                value = self._fit.value(entry)
-                unlike = value.size in sizes and value.dtype.kind == "f" and varied(value)
-                self.unmatched.append(LeftOutEntry(entry, UNLIKE if unlike else UNKNOWN))
+                value, likely = self._fit.value(entry), self._names.likely(entry.label)
+                related = explained or entry.note or any(n in self.matches for n in likely)
+                self.unlike += not related and value.size in sizes and value.dtype.kind == "f" and varied(value)
+                self._leave_out(entry, Reason.UNMATCHED, entry.note)

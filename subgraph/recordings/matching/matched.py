@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from subgraph.errors import InputError
 from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import absorb_print_rounding, absorb_requantization, align, cast, decoded
+from subgraph.recordings.matching.align import Alignment, absorb_print_rounding, absorb_requantization, as_reference
 from subgraph.recordings.matching.names import without_endings
 from subgraph.recordings.reference_tensors import reference_value
-from subgraph.storage.tensors import Record, save, type_of
+from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
-UNREADABLE = "cannot be read"  # kinds of reasons that say more of one entry
-COPIES = "copies of other tensors"
+log = logging.getLogger("subcut")
+
+
+class Reason(StrEnum):
+    """Why an entry is not compared."""
+
+    UNREADABLE = "cannot be read"
+    UNMATCHED = "of no tensor of the model"
+    NOTHING = "nothing to compare with (constants, weights, copies)"
 
 
 @dataclass(frozen=True)
 class LeftOutEntry:
-    """An entry that is not compared, and why. `kind`: the same of many entries, where `why` says more of this one."""
+    """An entry that is not compared. `detail`: what is known of this one, beside the reason."""
 
     entry: DumpEntry
-    why: str
-    kind: str = ""
+    reason: Reason
+    detail: str = ""
 
     @property
-    def reason(self) -> str:
-        """Of this and others."""
-        return self.kind or self.why
+    def why(self) -> str:
+        return self.detail or self.reason
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class TensorMatch:
     Attributes:
         tensor: of the model.
         how: "name", "value" or "map".
-        alignment: what was done to the entry's axes: "", "as NHWC", "transposed (0, 2, 1)", "padding cut off".
+        alignment: how the entry becomes the tensor; None where its shape does not fit.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
         named: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
@@ -57,7 +65,7 @@ class TensorMatch:
     entry: DumpEntry
     tensor: str
     how: str = "name"
-    alignment: str = ""
+    alignment: Alignment | None = None
     distance: float = math.nan
     named: str = ""
     alternatives: tuple[str, ...] = ()
@@ -65,11 +73,6 @@ class TensorMatch:
     as_in: str = ""
     scale: Scale | None = None
     remark: str = ""
-
-    @property
-    def is_namesake(self) -> bool:
-        """Did the tool write the very name of the tensor?"""
-        return self.tensor == self.entry.tensor
 
     @property
     def note(self) -> str:
@@ -81,12 +84,12 @@ class TensorMatch:
             notes.append(f"found by value: the recording calls it {self.entry.name}")
         elif self.how == "map":
             notes.append(f"as --map says: the recording calls it {self.entry.name}")
-        elif not self.is_namesake and without_endings(self.entry.tensor):
+        elif self.tensor != self.entry.tensor and without_endings(self.entry.tensor):
             notes.append(f"the recording calls it {self.entry.name}")
         if self.as_in:
             notes.append(f"as in {self.as_in}")
-        if self.alignment:
-            notes.append(self.alignment)
+        if self.alignment and self.alignment.words:
+            notes.append(self.alignment.words)
         if self.scale:
             steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
             notes.append(f"codes, step {_span(steps)}, zero point {_span(zeros)}")
@@ -96,19 +99,27 @@ class TensorMatch:
             notes.append(f"may hold {' or '.join(self.alternatives)} instead")
         return "; ".join([*notes, *filter(None, [self.remark])])
 
-    def value(self, reference: Array, array: Array | None = None) -> Array:
-        """The recorded value in the reference's shape and element type; `array`: the entry's, if already read.
+    def value(self, reference: Array) -> Array:
+        """The recorded value in the reference's shape and element type.
 
         Raises:
-            InputError: the entry cannot be read.
+            InputError: the entry cannot be read, or is of another shape or type.
         """
-        aligned = align(self.entry.read() if array is None else array, reference, self.alignment)
-        return cast(decoded(aligned, reference, self.scale), reference)
+        array = self.entry.read()
+        are_texts = [a.dtype.kind == "O" for a in (array, reference)]
+        if self.alignment is None or math.prod(self.alignment.stored) != array.size or are_texts[0] != are_texts[1]:
+            flat = f"{array.size} values of {array.dtype.name}"
+            have = flat if array.ndim == 1 else f"shape {shape_text(array.shape)}"
+            want = f"{reference.dtype.name} {shape_text(reference.shape)}"
+            raise InputError(f"it has {have}, the model {want}: another type, or another tensor")
+        if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
+            raise InputError(f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}")
+        return as_reference(self.alignment.apply(array), reference, self.scale)
 
-    def compared(self, reference: Array, array: Array | None = None) -> tuple[Array, str]:
+    def compared(self, reference: Array) -> tuple[Array, str]:
         """The same, with the reference's value wherever rounding in a text file or of codes explains the difference;
         and what a reader should know of it."""
-        value = self.value(reference, array)
+        value = self.value(reference)
         if not self.scale:
             return absorb_print_rounding(reference, value, self.entry.step), ""
         return absorb_requantization(reference, value, self.scale, self.entry.dtype)
@@ -126,26 +137,21 @@ class MatchedSample:
     Attributes:
         trials, k: that the run is compared with, and which of their samples.
         matches: by tensor of the model.
-        unread: entries that may hold a tensor of the model, and cannot be read.
-        unmatched: entries that hold no tensor of the model.
-        skipped: entries of tensors that are not compared.
+        left_out: the entries that are not compared.
+        unlike: how many of them have a name and a value that the model has not.
+        channels_last: do files hold channels last whose shape does not tell?
     """
 
     trials: Trials
     k: int
     matches: Mapping[str, TensorMatch]
-    unread: tuple[LeftOutEntry, ...] = ()
-    unmatched: tuple[LeftOutEntry, ...] = ()
-    skipped: tuple[LeftOutEntry, ...] = ()
+    left_out: tuple[LeftOutEntry, ...] = ()
+    unlike: int = 0
+    channels_last: bool = False
 
-    @property
-    def left_out(self) -> tuple[LeftOutEntry, ...]:
-        return (*self.unread, *self.unmatched, *self.skipped)
-
-    @property
-    def lacking(self) -> int:
-        """The entries that may hold a tensor of the model and are not compared; copies of one are none."""
-        return len(self.unread) + sum(left.kind != COPIES for left in self.unmatched)
+    def left_out_as(self, *reasons: Reason) -> list[LeftOutEntry]:
+        """The entries that are not compared for one of these reasons."""
+        return [left for left in self.left_out if left.reason in reasons]
 
     def reference(self, name: str) -> Array | None:
         """The reference's value of a tensor; None if it is no tensor."""
@@ -164,10 +170,21 @@ class MatchedSample:
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
 
+    def save_all(self, names: Iterable[str], folder: Path, stems: Mapping[str, str]) -> dict[str, Record]:
+        """`save` of these tensors, those apart that were not recorded or, with a warning, cannot be read."""
+        saved = {}
+        for name in names:
+            try:
+                if name in self.matches:
+                    saved[name] = self.save(name, folder, stems[name])
+            except InputError as e:
+                log.warning("%s: %s", clean(name), e.what)
+        return saved
+
     @property
     def unsure(self) -> bool:
         """Is there an entry whose value confirms no match?"""
-        return bool(self.unmatched) or any(not m.distance <= NEAR for m in self.matches.values())
+        return bool(self.left_out_as(Reason.UNMATCHED)) or any(not m.distance <= NEAR for m in self.matches.values())
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -175,8 +192,9 @@ class MatchedSample:
         corrected = sum(bool(m.named) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{by_value} found by value"] if by_value else []
-        more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
-        more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
+        unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))
+        more += [f"{unmatched} of no tensor of the model"] if unmatched else []
+        more += [f"{unread} that cannot be read"] if unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
 
 

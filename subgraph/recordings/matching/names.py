@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.graph.graph import Graph
 from subgraph.origins.source import module_path
 from subgraph.recordings.dumps import DumpEntry
 
@@ -196,11 +196,6 @@ def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
     return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
 
 
-def recorded_name(entry: DumpEntry) -> str:
-    """The name that the tool wrote, of the tensor or the node."""
-    return entry.tensor or entry.node
-
-
 def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     """The tensor that a name means: of a node, the output that the entry holds."""
     if entry.tensor and (name in graph.maker or name in graph.inputs):
@@ -212,17 +207,6 @@ def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     if i is None or not 0 <= number < len(graph.nodes[i].output):
         return name
     return str(graph.nodes[i].output[number])
-
-
-def why_skipped(graph: Graph, name: str) -> str:
-    """Why a tensor of the model is not compared; "" for a name that is no tensor."""
-    if (maker := graph.maker.get(name)) is None and name not in graph.weights:
-        return ""
-    if maker in graph.random_nodes:
-        return "random numbers, which are not compared"
-    kind = graph.kinds([name])[name]
-    whys = {CONSTANT: "a constant, which is not compared", SHAPE: "it hangs on shapes alone, and is not compared"}
-    return whys.get(kind, "no output of the model needs it")
 
 
 def common_start(a: Sequence[str], b: Sequence[str]) -> int:

@@ -31,4 +31,52 @@ Optional names of the module:
 
 and of the function `run`: `outputs`, the type of each output as onnx writes it (`seq(tensor(float))`), where an empty
 sequence must keep its type.
+
+The files in this folder also state the constants that `Capabilities` lists, in capitals, as literals: they are read
+without importing the file. A backend from elsewhere has the defaults.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from subgraph import plugins
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do, as far as it must be known before its process runs.
+
+    Attributes:
+        commands: options that are command lines, in the order in which they run.
+        script: the option that names a Python file of the user's, which the process imports; "" for none.
+        custom_ops: it takes a library of custom operators as the option `custom_ops`.
+        tflite_operators: it runs TensorFlow Lite's operators in an ONNX file; others find a .tflite beside that.
+        half_as_float: it keeps weights of half precision as float32 as well.
+        alone: it starts no processes and writes no files.
+        reference: options with which it gives the same values on every machine, `threads` apart; empty if it cannot.
+            It then allocates what it uses and no more, and takes the options `reuse` (plan which tensors share memory)
+            and `weights` (the folder of external data).
+    """
+
+    commands: tuple[str, ...] = ()
+    script: str = ""
+    custom_ops: bool = False
+    tflite_operators: bool = False
+    half_as_float: bool = False
+    alone: bool = False
+    reference: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def capabilities(backend: str) -> Capabilities:
+    """What a backend states; the defaults for one that is not in this folder."""
+    if backend not in plugins.own_names("backends"):
+        return Capabilities()
+    stated: dict[str, Any] = {
+        f.name: plugins.constant("backends", backend, f.name.upper()) for f in fields(Capabilities)
+    }
+    return Capabilities(**{name: value for name, value in stated.items() if value is not None})

@@ -42,6 +42,7 @@ from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
 from subgraph.system import signal_name
 
+COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
 SETTINGS = ("convert", "run", "folder", "host")

@@ -16,6 +16,8 @@ from subgraph.runtime.backends import _foreign
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Value
 
+TFLITE_OPERATORS = True
+COMMANDS = ("convert",)
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split())
 # AUTO has XNNPACK, as people deploy it.
 KERNELS = {"auto": "AUTO", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}

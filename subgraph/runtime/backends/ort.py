@@ -22,6 +22,8 @@ from subgraph.text import nearest
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
+CUSTOM_OPS = HALF_AS_FLOAT = ALONE = True
+REFERENCE = {"opt": "disable", "threads": 1, "fixed": True}
 RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs with numpy 2
 PASSES = "disabled_optimizers"  # the option that turns optimiser passes off
 MAX_THREADS = 1024  # a typing error must not start a million

@@ -18,6 +18,7 @@ from subgraph.origins.torch.piece import ExportedModel
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 
+SCRIPT = "file"
 WANTED = "it returns (module, args): the module in evaluation mode, and what it was exported with"
 
 

@@ -7,34 +7,29 @@ learned on the way: a stretch that turns out to take too much is halved, down to
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from subgraph.documents import to_json
-from subgraph.errors import BackendError, ModelError
+from subgraph.errors import BackendError, ModelError, OutOfMemory, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.journal import Journal, Journals, RunState, identity_of, is_settled
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
-from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean
-from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
@@ -42,7 +37,7 @@ Feeds = Iterable[Record] | Sample
 
 CAST = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
 HALF = frozenset(("float16", "bfloat16"))  # of these it has hardly any kernels on a CPU: it casts all when a run begins
-OUT_OF_MEMORY = re.compile(r"MiB, above|SIGKILL|needs more memory|bad_alloc|[Ff]ailed to allocate|Cannot allocate")
+NO_MEMORY = re.compile(r"bad_alloc|[Ff]ailed to allocate|Cannot allocate")  # in errors of onnxruntime
 
 
 class Process(Protocol):
@@ -63,19 +58,28 @@ class Process(Protocol):
         """Forget what it holds; its memory is free again."""
 
 
-class StretchedModel:
-    """A model that is run within `limit` bytes; several threads must take turns.
+@dataclass(frozen=True)
+class RunState:
+    """How far a run has come.
 
-    `journals`: in which runs leave how far they came, so that the same run goes on there after a kill; None where no
-    other process is to go on. `identity`: of the runtime that computes.
+    Attributes:
+        position: nodes that have run, in topological order.
+        records: the tensors that are read later or were asked for; files relative to the run's folder, or whole paths.
+        fed, origins, seconds: as of `protocol.ModelRun`.
     """
 
-    def __init__(
-        self, graph: Graph, process: Process, limit: int, journals: Journals | None,
-        identity: Callable[[], Mapping[str, object]], *, reuse: bool = True,
-    ) -> None:  # fmt: skip
+    position: int
+    records: Mapping[str, Record]
+    fed: tuple[Record, ...] = ()
+    origins: Mapping[str, InputOrigin] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class StretchedModel:
+    """A model that is run within `limit` bytes; several threads must take turns."""
+
+    def __init__(self, graph: Graph, process: Process, limit: int, *, reuse: bool = True) -> None:
         self.graph, self.process, self.limit, self.reuse = graph.prepare(), process, limit, reuse
-        self._journals, self._identity = journals, identity
 
     def fits(self) -> bool:
         """Is one stretch enough, as far as its weights tell?"""
@@ -89,32 +93,44 @@ class StretchedModel:
             ModelError: as there; or one node alone takes more than the limit, or a file of weights was changed.
             OutputError: what lies between two stretches cannot be written.
         """
-        nodes = _Nodes(self.graph, outputs)
         if not isinstance(feeds, Sample):
             feeds = [r.within(into.resolve()) for r in feeds]
-        files = identity_of(self._files)
-        with self._opened(files, nodes, feeds, into) as journal:
-            state = journal.read()
-            if not isinstance(feeds, Sample):
-                state.records = {**{r.name: r for r in feeds}, **state.records}
-            if state.position < 0:
-                state = self._enter(journal.folder, nodes, feeds)
-            elif 0 < state.position < len(nodes.order):
-                log.info("the run goes on after %d of %d nodes", state.position, len(nodes.order))
-            several = state.position > 0
-            while state.position < len(nodes.order):
-                state = self._advance(nodes, journal.folder, state)
-                if identity_of(self._files) != files:
-                    raise ModelError("a file of weights was changed while the model was run", "run it again")
-                journal.write(state)
-                several = several or state.position < len(nodes.order)
-            made = {n: r.within(journal.folder) for n, r in state.records.items() if n in nodes.asked}
-            tensors = tuple(
-                copied(made[name], into, stem, copy=_link) for name, stem in outputs.items() if name in made
-            )
-            if several:
-                self.process.release()
-            return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
+        with tempfile.TemporaryDirectory(prefix="stretches-", dir=into) as name:
+            folder = Path(name).resolve()
+            try:
+                return self._run(folder, into, outputs, feeds)
+            except OSError as e:
+                raise folders.unwritable(folder, e) from e
+
+    def _run(self, folder: Path, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+        nodes, stamps = _Nodes(self.graph, outputs), self._stamps()
+        state = self._enter(folder, nodes, feeds)
+        several = False
+        while state.position < len(nodes.order):
+            state = self._advance(nodes, folder, state)
+            if self._stamps() != stamps:
+                raise ModelError("a file of weights was changed while the model was run", "run it again")
+            needed = {file for record in state.records.values() for file in record.files}
+            for path in folder.iterdir():
+                if path.name not in needed:
+                    path.unlink()
+            several = several or state.position < len(nodes.order)
+        made = {n: r.within(folder) for n, r in state.records.items() if n in nodes.asked}
+        tensors = tuple(copied(made[name], into, stem, copy=_link) for name, stem in outputs.items() if name in made)
+        if several:
+            self.process.release()
+        return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        """What tells each file that holds weights from itself before a change, without reading it."""
+        stats = [path.stat() for path in sorted(self._files)]
+        return [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in stats]
+
+    @cached_property
+    def _files(self) -> set[Path]:
+        """The files that hold weights."""
+        inside = any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in self.graph.model.graph.initializer)
+        return {*external_files(self.graph).values(), *([self.graph.path] if inside else [])}
 
     # ------------------------------------------------------------------------------------------------ one stretch
 
@@ -124,12 +140,12 @@ class StretchedModel:
             records = {r.name: r for r in feeds}
             return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
         if not self.graph.inputs:
-            return RunState(0)
+            return RunState(0, {})
         used = nodes.asked | nodes.last_read.keys()
         stems = {name: f"in{k}" for k, name in enumerate(self.graph.inputs) if name in used}
         self.process.hold((self, None), self._model_of_inputs, self.graph.path, folder, reuse=self.reuse)
         run = self.process.run_held(folder, stems, feeds)
-        return RunState(0, run.by_name, run.fed, dict(run.origins))
+        return RunState(0, run.by_name, run.fed, run.origins)
 
     def _model_of_inputs(self) -> protobuf.ModelProto:
         """A model without nodes, which takes the inputs."""
@@ -149,7 +165,7 @@ class StretchedModel:
             try:
                 return self._run_stretch(nodes, folder, state, end)
             except (ModelError, BackendError) as e:
-                if not OUT_OF_MEMORY.search(e.what):
+                if not _is_for_memory(e):
                     raise
                 if end == start + 1:
                     raise self._too_large(nodes, start, live, e) from e
@@ -180,41 +196,6 @@ class StretchedModel:
         run = self.process.run_held(folder, stems, [state.records[n].within(folder) for n in entering])
         records = {n: r for n, r in state.records.items() if n in nodes.asked or nodes.last_read.get(n, -1) >= end}
         return RunState(end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds)
-
-    # ------------------------------------------------------------------------------------------------ journal
-
-    @contextlib.contextmanager
-    def _opened(self, files: list[str], nodes: _Nodes, feeds: Feeds, into: Path) -> Iterator[Journal]:
-        """The state of this run: that of an earlier process, or a folder of its own where there can be none."""
-        with contextlib.ExitStack() as stack:
-            journal = None
-            if self._journals and is_settled(self._files):
-                with contextlib.suppress(OSError):  # another process is at it
-                    journal = self._journals.open(self._key(files, nodes, feeds))
-            if journal is None:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stretches-", dir=into))
-                journal = Journal(Path(folder).resolve())
-            stack.callback(journal.close)
-            try:
-                yield journal
-            except OSError as e:
-                raise folders.unwritable(journal.folder, e) from e
-
-    def _key(self, files: list[str], nodes: _Nodes, feeds: Feeds) -> str:
-        """A hash of all that the values depend on: the model, its files, the runtime, the inputs, what is asked for."""
-        if isinstance(feeds, Sample):
-            paths = [Path(file) for _, file in feeds.files]
-            fed = [repr(to_json(feeds)), *(file_digest(p) if p.is_file() else f"{p}" for p in paths)]
-        else:
-            fed = [repr((replace(r, files=()).to_json(), [file_digest(Path(f)) for f in r.files])) for r in feeds]
-        model = self.graph.model.SerializeToString(deterministic=True)
-        return digest("stretches/1", __version__, model, files, repr(self._identity()), sorted(nodes.asked), fed)
-
-    @cached_property
-    def _files(self) -> set[Path]:
-        """The files that hold weights."""
-        inside = any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in self.graph.model.graph.initializer)
-        return {*external_files(self.graph).values(), *([self.graph.path] if inside else [])}
 
 
 class _Nodes:
@@ -272,6 +253,13 @@ class _Nodes:
             total += step
             live.append(total)
         return live
+
+
+def _is_for_memory(e: ModelError | BackendError) -> bool:
+    """Did the process lack memory? The system may have killed it for that, too."""
+    if isinstance(e, WorkerDied):
+        return "memory" in e.process or e.process.get("signal") == "SIGKILL" or bool(NO_MEMORY.search(e.what))
+    return isinstance(e, OutOfMemory) or bool(NO_MEMORY.search(e.what))
 
 
 def held_bytes(weight: protobuf.TensorProto) -> int:

@@ -89,7 +89,7 @@ def match_tensors(
         expected = reference.value(name)
         order = () if expected is None else _inherited(reference.graph, name, orders, expected.ndim)
         for target, how in () if name in matches else _by_name(name, tensor_map, targets, reference, candidate):
-            match = MatchedTensor(target, how, scale=scales.get(target), own=own.get(name))
+            match = MatchedTensor(target, how, scale=scales.get(target), reference_scale=own.get(name))
             fitted = _fit(match, expected, candidate.value(target), order)
             if target == name and name in reference.graph.outputs and name in candidate.graph.outputs:
                 matches[name] = fitted or match  # an output is the output, however far off its values are
@@ -111,7 +111,7 @@ def is_far_off(reference: ModelValues, candidate: ModelValues, matches: Mapping[
         expected, value = reference.value(name), candidate.value(match.name)
         if expected is None or value is None or expected.dtype.kind not in "fiu":
             continue
-        if relative_l2(match.real(expected), match.to_real(value)) > NEAR:
+        if relative_l2(match.reference_real(expected), match.to_real(value)) > NEAR:
             return True
     return False
 
@@ -300,7 +300,7 @@ def _near_values(
             value = candidate.value(match.name)
             if value is None or not _same_spread(expected, match.to_real(value)):
                 continue
-            fitted = _fit(replace(match, own=own.get(name)), expected, value)
+            fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
             apart = relative_l2(expected, fitted.to_real(value)) if fitted else math.inf
             if fitted and apart <= NEAR:
                 near.setdefault(name, []).append((apart, fitted))

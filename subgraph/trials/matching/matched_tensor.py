@@ -21,7 +21,7 @@ class MatchedTensor:
         name: its name there. how: "name", "map" or "value".
         perm: candidate's value = reference's value.transpose(perm); () where the axes are in the same order.
         dtype: its element type there; "" if unknown.
-        scale: of quantized values there. own: of the reference's own values, where it is quantized in another way.
+        scale: of quantized values there. reference_scale: of the reference's own, where they are quantized otherwise.
     """
 
     name: str = field(metadata={KEY: "other"})
@@ -29,20 +29,20 @@ class MatchedTensor:
     perm: tuple[int, ...] = ()
     dtype: str = ""
     scale: Scale | None = None
-    own: Scale | None = None
+    reference_scale: Scale | None = field(default=None, metadata={KEY: "own"})
 
     def of_type(self, dtype: str) -> MatchedTensor:
         """With its element type; integers without a scale are the reference's own, as far as is known."""
-        same = self.own is not None and self.scale is None and np_dtype(dtype).kind in "iu"
-        return replace(self, dtype=dtype, scale=self.own if same else self.scale)
+        same = self.reference_scale is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+        return replace(self, dtype=dtype, scale=self.reference_scale if same else self.scale)
 
-    def real(self, value: Array) -> Array:
+    def reference_real(self, value: Array) -> Array:
         """A value of the reference's model as real numbers."""
-        return self.own.dequantize(value) if self.own else value
+        return self.reference_scale.dequantize(value) if self.reference_scale else value
 
     def to_candidate(self, value: Array) -> Array:
         """A value of the reference's model in the layout and type of the candidate's."""
-        real = self.real(value)
+        real = self.reference_real(value)
         turned = real.transpose(self.perm) if self.perm else real
         if self.scale and self.dtype:
             return self.scale.quantize(turned, self.dtype)
@@ -52,7 +52,7 @@ class MatchedTensor:
     def to_reference(self, value: Array, dtype: str) -> Array:
         """The inverse; `dtype`: the reference's."""
         real = self.to_real(value)
-        return self.own.quantize(real, dtype) if self.own else real.astype(np_dtype(dtype))
+        return self.reference_scale.quantize(real, dtype) if self.reference_scale else real.astype(np_dtype(dtype))
 
     def to_real(self, value: Array) -> Array:
         """The candidate's value as real numbers in the reference's layout; a value of another rank keeps its axes."""
@@ -70,4 +70,4 @@ class MatchedTensor:
     @property
     def plain(self) -> bool:
         """Is it the same tensor, up to its name and type?"""
-        return not self.perm and self.scale is None and self.own is None
+        return not self.perm and self.scale is None and self.reference_scale is None

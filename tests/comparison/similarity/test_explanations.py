@@ -67,35 +67,12 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
         assert any(f"the order {shown}" in words for words in explain(x, moved.reshape(x.shape)))
 
 
-@few
-@given(tensors(ranks=(3, 4)), st.data())
-def test_slices_in_another_order_are_recognised(x: Array, data: st.DataObject) -> None:
-    axis = data.draw(st.integers(0, x.ndim - 1))
-    order = data.draw(st.permutations(range(x.shape[axis])).filter(lambda p: list(p) != sorted(p)))
-    (words,) = explain(x, np.take(x, order, axis))
-    assert f"axis {axis}" in words
-    assert "in the order" not in words or words.endswith(",".join(map(str, order)))
-
-
-@few
-@given(tensors(shortest=5), st.data())
-def test_one_place_on_is_recognised(x: Array, data: st.DataObject) -> None:
-    axis, step = data.draw(st.integers(0, x.ndim - 1)), data.draw(st.sampled_from([1, -1]))
-    moved = np.roll(x, step, axis)
-    edge = (slice(None),) * axis + (0 if step > 0 else -1,)
-    moved[edge] = np.random.default_rng([1, 2]).normal(size=moved[edge].shape)
-    (words,) = explain(x, moved)
-    assert f"one place on along axis {axis}: at i stands what belongs at i{'−' if step > 0 else '+'}1" in words
-
-
 @pytest.mark.parametrize(
     ("shape", "change", "words"),
     [
         ((2, 3, 8, 8), lambda x: x[:, ::-1], "channels 0 and 2 of axis 1 exchanged: RGB for BGR"),
         ((8, 8, 3), lambda x: x[..., ::-1], "channels 0 and 2 of axis 2 exchanged: RGB for BGR"),
         ((1, 4, 8, 8), lambda x: x[:, [2, 1, 0, 3]], "channels 0 and 2 of axis 1 exchanged: RGBA for BGRA"),
-        ((5, 16), lambda x: np.roll(x, 1, 0), "at i stands what belongs at i−1 (one sample off)"),
-        ((1, 3, 8, 9), lambda x: np.roll(x, -1, 3), "at i stands what belongs at i+1 (one pixel off)"),
         (
             (1, 3, 8, 9),
             lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
@@ -104,8 +81,6 @@ def test_one_place_on_is_recognised(x: Array, data: st.DataObject) -> None:
         ((1, 3, 8, 9), lambda x: x.reshape(1, 8, 9, 3).transpose(0, 3, 1, 2), "read as if laid out"),
         ((7, 7), lambda x: x.T, "axes 0 and 1 exchanged: transposed"),
         ((3, 16), lambda x: x.reshape(48), "the right values in the shape 48"),
-        ((1, 1, 6, 7), lambda x: x[:, :, ::-1], "axis 2 backwards"),
-        ((2, 12, 5), lambda x: x[:, np.r_[3:6, 0:3, 6:12]], "axis 1 in the order 3,4,5,0,1,2,6,7,8,9,10,11"),
     ],
 )
 def test_places_have_names(shape: tuple[int, ...], change: Callable[[Array], Array], words: str) -> None:
@@ -135,52 +110,12 @@ def test_a_straight_line_is_recognised(x: Array, scale: float, offset: float) ->
         assert words.startswith("candidate = ") and words.count("·") == 1
 
 
-@few
-@given(tensors(ranks=(3, 4), shortest=5), st.booleans(), st.booleans())
-def test_a_line_per_channel_is_recognised(x: Array, scaled: bool, shifted: bool) -> None:
-    rng, spread = np.random.default_rng(2), float(np.ptp(x))
-    size = (x.shape[1], *[1] * (x.ndim - 2))
-    scale = rng.uniform(1.5, 3, size) if scaled else 1.0
-    offset = rng.normal(size=size) * spread if shifted else 0.0
-    if scaled or shifted:
-        (words,) = explain(x, wide(x * scale + offset))
-        kind = "scaled and shifted per channel" if scaled and shifted else "a factor" if scaled else "an offset"
-        assert words.startswith(kind) and "axis 1" in words
-
-
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        ("softmax", "plain", "softmax missing (axis 1)"),
-        ("softmax", "softmax softmax", "softmax once more (axis 1)"),
-        ("sigmoid", "plain", "sigmoid missing"),
-        ("plain", "tanh", "tanh once more"),
-        ("relu", "plain", "ReLU missing"),
-        ("plain", "relu", "cut off below 0"),
-        ("plain", "clip", "cut off below −1 and above 1"),
-    ],
+    ("low", "high", "words"), [(0, np.inf, "cut off below 0"), (-1, 1, "cut off below −1 and above 1")]
 )
-def test_activations_have_names(before: str, after: str, words: str) -> None:
-    def softmax(x: Array) -> Array:
-        return np.asarray(np.exp(x) / np.exp(x).sum(axis=1, keepdims=True))
-
-    changes: dict[str, Callable[[Array], Array]] = {
-        "plain": lambda x: x,
-        "softmax": softmax,
-        "softmax softmax": lambda x: softmax(softmax(x)),
-        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-        "tanh": np.tanh,
-        "relu": lambda x: np.maximum(x, 0),
-        "clip": lambda x: np.clip(x, -1, 1),
-    }
-    x = np.random.default_rng(0).normal(size=(6, 40)) * 3
-    assert explain(wide(changes[before](x)), wide(changes[after](x))) == [words]
-
-
-def test_moved_and_shifted() -> None:
-    x = np.random.default_rng(0).normal(size=(1, 3, 8, 9)).astype(np.float32)
-    (words,) = explain(x, wide(x[:, ::-1] * 0.5 - 4))
-    assert words == "channels 0 and 2 of axis 1 exchanged: RGB for BGR; and candidate = 0.5 · reference − 4"
+def test_values_cut_off(low: float, high: float, words: str) -> None:
+    x = wide(np.random.default_rng(0).normal(size=(6, 40)) * 3)
+    assert explain(x, np.clip(x, low, high)) == [words]
 
 
 def test_integers_that_are_128_too_low() -> None:
@@ -273,7 +208,7 @@ def test_equal_and_nearly_constant_tensors_have_no_explanation(x: Array) -> None
 
 
 def test_many_explanations_count_as_none() -> None:
-    """Values that are the same along all but one axis, backwards: every order of the others would do as well."""
+    """Values that are the same along all but one axis: every order of the others would do as well."""
     line = np.random.default_rng(0).normal(size=9)
     x = np.broadcast_to(line, (9, 9, 9, 9)).copy()
     assert explain(x, x.transpose(3, 0, 1, 2)) == []
@@ -289,8 +224,8 @@ def test_values_that_are_no_numbers_have_no_explanation(kind: Any) -> None:
 def test_nan_and_infinities_move_with_the_values() -> None:
     x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
     x[1, 2, 3], x[0, 0, 0] = np.nan, np.inf
-    assert explain(x, x[:, ::-1]) == ["axis 1 backwards"]
-    changed = x[:, ::-1].copy()
+    assert explain(x, wide(x.transpose(0, 2, 1))) == ["axes 1 and 2 exchanged: transposed"]
+    changed = wide(x.transpose(0, 2, 1))
     changed[3, 3, 3] = np.nan
     assert explain(x, changed) == []
 

@@ -1,7 +1,4 @@
-"""A run in stretches gives the bytes of the plain run, whatever lies between its nodes; and goes on after a kill.
-
-Covers `runtime.stretches.journal`.
-"""
+"""A run in stretches gives the bytes of the plain run, whatever lies between its nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import graphs
 from fixtures.dags import random_dag
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, OutOfMemory
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
@@ -103,16 +100,14 @@ def test_random_numbers_are_drawn_once(tmp_path: Path, small: Reference) -> None
 
 
 class Watched:
-    """A reference whose stretches are counted, and which dies in front of one."""
+    """A reference whose stretches are counted."""
 
     def __init__(self, real: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.real, self.stretches, self.die_at, self.kept = real, 0, -1, list[list[str]]()
+        self.real, self.stretches, self.kept = real, 0, list[list[str]]()
         run = real.run_held
 
         def watched(into: Path, *args: Any) -> Any:
             self.kept.append(sorted(p.name for p in into.glob("*.npy")))
-            if self.stretches == self.die_at:
-                raise KeyboardInterrupt
             self.stretches += 1
             return run(into, *args)
 
@@ -120,10 +115,7 @@ class Watched:
 
 
 @pytest.fixture
-def watch(small: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    monkeypatch.setattr(small, "journals", tmp_path / "journals")
-    monkeypatch.setattr(small, "_used_journals", {})
-    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", -1)
+def watch(small: Reference, monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(small, monkeypatch)
 
 
@@ -144,59 +136,11 @@ def chain(folder: Path) -> Graph:
 
 
 def test_a_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path) -> None:
+    """Nothing of it is left when the run has ended."""
     values(watch.real, chain(tmp_path / "m"), ["h3", "h8"], tmp_path / "out")
     assert watch.stretches == 9 and max(map(len, watch.kept)) == 2
     assert watch.kept[-1] == ["s2-0.npy", "s6-0.npy"]  # h3, which was asked for, and h7
-
-
-def test_it_goes_on_where_it_was_killed(watch: Watched, tmp_path: Path) -> None:
-    g = chain(tmp_path / "m")
-    expected = values(watch.real, g, ["h8"], tmp_path / "plain")
-    watch.real._used_journals.clear()
-    for folder in (tmp_path / "journals").iterdir():
-        (folder / "at.json").unlink()
-    for k, ran in ((3, 3), (5, 2)):
-        watch.stretches, watch.die_at = 0, ran
-        with pytest.raises(KeyboardInterrupt):
-            values(watch.real, g, ["h8"], tmp_path / f"killed{k}")
-    watch.stretches, watch.die_at = 0, -1
-    assert same(values(watch.real, g, ["h8"], tmp_path / "end")["h8"], expected["h8"])
-    assert watch.stretches == 9 - 5
-
-
-@pytest.mark.parametrize("what", ["weights", "input", "outputs", "times"])
-def test_what_depends_on_something_else_is_not_gone_on_with(what: str, watch: Watched, tmp_path: Path) -> None:
-    """The weights' file is not read for that: its size, number and times tell, which a write cannot leave alone."""
-    g, given, names = chain(tmp_path / "m"), tmp_path / "x.npy", ["h8"]
-    np.save(given, np.ones((2, 128), np.float32))
-    watch.die_at = 4
-    with pytest.raises(KeyboardInterrupt):
-        values(watch.real, g, names, tmp_path / "killed", f"h0={given}")
-    data = tmp_path / "m/w.data"
-    if what in ("weights", "times"):
-        before = data.stat()
-        with data.open("r+b") as file:
-            file.write(np.float32(7).tobytes() if what == "weights" else file.read(4) and b"")
-            os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))  # as it was: the other time tells
-    elif what == "input":
-        np.save(given, np.full((2, 128), 2, np.float32))
-    else:
-        names = ["h7", "h8"]
-    watch.stretches, watch.die_at = 0, -1
-    found = values(watch.real, g, names, tmp_path / "again", f"h0={given}")
-    assert watch.stretches == 9
-    with Reference() as plain:
-        assert same(found["h8"], values(plain, g, ["h8"], tmp_path / "plain", f"h0={given}")["h8"])
-
-
-def test_journals_are_removed_when_all_went_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", -1)
-    g = chain(tmp_path / "m")
-    with Reference(limit=ONE_BYTE) as one:
-        one.journals = tmp_path / "journals"
-        values(one, g, ["h8"], tmp_path / "a")
-        assert len(list(one.journals.iterdir())) == 1
-    assert not one.journals.exists()
+    assert not list((tmp_path / "out").rglob("stretches-*"))
 
 
 def test_a_file_that_changes_meanwhile_is_an_error(
@@ -210,7 +154,6 @@ def test_a_file_that_changes_meanwhile_is_an_error(
         return run(*args)
 
     monkeypatch.setattr(watch.real, "run_held", changing)
-    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", 1e9)  # or it was changed just before
     with pytest.raises(ModelError, match="weights was changed"):
         values(watch.real, g, ["h8"], tmp_path / "out")
 
@@ -229,7 +172,7 @@ def test_a_stretch_that_takes_too_much_is_halved(
     def refusing(into: Path, outputs: Any, feeds: Any) -> Any:
         asked.append(len(outputs))
         if len(asked) in (2, 3):
-            raise ModelError("running the model needs more memory than is free")
+            raise OutOfMemory("running the model needs more memory than is free")
         return run(into, outputs, feeds)
 
     monkeypatch.setattr(watch.real, "run_held", refusing)
@@ -259,34 +202,6 @@ def test_an_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: P
     )
     with pytest.raises(ModelError, match=r"onnxruntime failed while running: .*idx=99"):
         values(small, g, ["z"], tmp_path / "out")
-
-
-def test_a_file_that_was_just_written_is_no_file_that_changes(tmp_path: Path, small: Reference) -> None:
-    """Its times are no proof yet: such a run leaves nothing to go on with."""
-    small.journals = tmp_path / "journals"
-    assert values(small, chain(tmp_path / "m"), ["h8"], tmp_path / "out")["h8"].shape == (2, 128)
-    assert not small.journals.exists()
-    small.journals = None
-
-
-def test_links_are_not_followed(watch: Watched, tmp_path: Path) -> None:
-    """A folder of results may be anybody's: what lies elsewhere is neither read nor removed."""
-    g, elsewhere = chain(tmp_path / "m"), tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "kept").write_text("")
-    (tmp_path / "journals").symlink_to(elsewhere)
-    values(watch.real, g, ["h8"], tmp_path / "a")
-    assert [p.name for p in elsewhere.iterdir()] == ["kept"]
-    (tmp_path / "journals").unlink()
-    watch.die_at = 13
-    with pytest.raises(KeyboardInterrupt):
-        values(watch.real, g, ["h8"], tmp_path / "b")
-    (journal,) = (tmp_path / "journals").iterdir()
-    at = journal / "at.json"
-    at.write_text(at.read_text().replace('["s', '["../s'))
-    watch.stretches, watch.die_at = 0, -1
-    values(watch.real, g, ["h8"], tmp_path / "c")
-    assert watch.stretches == 9
 
 
 def test_what_is_known_is_not_run_again(watch: Watched, tmp_path: Path) -> None:

@@ -4,12 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from subgraph.blame.cures import Cure
-from subgraph.blame.versions import Tried
+from subgraph.documents import absent
 from subgraph.verdict import Signature
 
 SCHEMA = "subcut.blame/1"
+
+
+class ReleaseState(StrEnum):
+    """What a release does with the region."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"  # it cannot be tried, or its answer tells nothing
+
+
+@dataclass(frozen=True)
+class TriedRelease:
+    """A release that was tried; `why`: what is wrong, or why it cannot be tried."""
+
+    version: str
+    state: ReleaseState
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """Something that heals the region, or the whole model.
+
+    Attributes:
+        kind: pass, switch, version or rewrite. what: the change, in words. how: as a user would make it.
+        proven: the whole model agrees on all samples and on the draws.
+        heals: whole or region.
+        slowdown: its time over the original's; None where it was not measured.
+        why: where it is not proven, what the whole model does with it.
+        model: of a rewrite, the file of the whole model. equal: how the reference's outputs of the region stay.
+    """
+
+    kind: str
+    what: str
+    how: str
+    proven: bool
+    heals: str
+    slowdown: float | None = None
+    why: str = ""
+    model: str | None = absent()
+    equal: str | None = absent()
 
 
 @dataclass(frozen=True)
@@ -22,7 +63,7 @@ class Versions:
     first_wrong: str | None
     first_right: str | None
     releases: int
-    tried: Sequence[Tried]
+    tried: Sequence[TriedRelease]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from subgraph.documents import Number, keyed
+from subgraph.results.bisect import BisectDocument
 
 
 class LoopOutcome(StrEnum):
@@ -96,4 +96,4 @@ class LoopDocument:
     walks: int = 0
     seconds: float = 0.0
     report: str | None = None
-    bisection: Mapping[str, Any] | None = None
+    bisection: BisectDocument | None = None
