@@ -11,7 +11,6 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from subgraph import system
 from subgraph.commands import Result, log
 from subgraph.commands.color import colored
 from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
@@ -245,7 +245,7 @@ def _log_heartbeat() -> None:
 def main() -> None:
     """Run one command line and exit."""
     gc.set_threshold(500_000, 20, 20)  # reading 80,000 nodes makes 400,000 objects and hardly any cycle
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half-written folders are removed
+    system.at_termination(lambda: sys.exit(system.TERMINATED))  # so that half-written folders are removed
     words = sys.argv[1:]
     as_json = "--json" in words
     if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":

@@ -203,6 +203,36 @@ def test_nobody_asks_which_backend_it_is(module: str) -> None:
             assert not [word.value for word in words if word.value in BACKENDS], f"{module}:{node.lineno}"
 
 
+# What only `system` may ask for: each operating system does it in its own way.
+SYSTEM_MODULES = {"fcntl", "grp", "msvcrt", "psutil", "pwd", "resource", "select", "signal", "termios", "winreg"}
+SYSTEM_CALLS = {
+    "sys.platform", "os.name", "os.uname", "os.sysconf", "os.kill", "os.killpg", "os.getpgid", "os.getpgrp",
+    "os.getsid", "os.setsid", "os.fork", "os.register_at_fork", "os.waitpid", "os.waitid", "os.pread",
+    "os.sched_getaffinity", "os.posix_fadvise", "os.copy_file_range", "ctypes.CDLL", "ctypes.windll",
+}  # fmt: skip
+SYSTEM_OPTIONS = {"start_new_session", "process_group", "preexec_fn", "pass_fds", "creationflags"}
+ASKS_THE_SYSTEM = {
+    "graph.onnx_child": "bounds the processor time of each request, and runs isolated: it can import nothing of ours",
+}
+
+
+@each([m for m in MODULES if package(m) != "system" and m not in ASKS_THE_SYSTEM])
+def test_one_package_asks_the_operating_system(module: str) -> None:
+    for node in ast.walk(TREES[module]):
+        found: set[str] = set()
+        if isinstance(node, ast.Import):
+            found = SYSTEM_MODULES.intersection(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found = SYSTEM_MODULES.intersection([node.module or ""])
+        elif isinstance(node, ast.Attribute):
+            found = SYSTEM_CALLS.intersection([ast.unparse(node)])
+        elif isinstance(node, ast.keyword):
+            found = SYSTEM_OPTIONS.intersection([node.arg or ""])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = {node.value} if node.value.startswith(("/proc/", "/sys/", "/dev/")) else set()
+        assert not found, f"{node.lineno if isinstance(node, ast.stmt | ast.expr) else ''} {found}"
+
+
 def test_no_class_name_is_used_twice() -> None:
     names = Counter(node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []

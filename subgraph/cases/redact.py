@@ -25,7 +25,7 @@ from subgraph import plugins
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import RUN
 from subgraph.runtime.command_line import CODE
-from subgraph.system import processor
+from subgraph.system import home_folder, memory, processor
 
 REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out: subcut bundle --include-text sends it"  # replaces a text
@@ -281,7 +281,7 @@ def this_machine(
     names: Iterable[str] = (), secrets: Iterable[str] = (), *, free_text: bool = False, source: bool = False
 ) -> Redactor:
     """What is private on this machine, and further `secrets`; `names`, texts and source code may leave as they say."""
-    homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), _home()}  # noqa: PTH111 - may stay a tilde
+    homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), home_folder()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
     folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
     users = _users() | {Path(home).name for home in folders}
@@ -313,15 +313,6 @@ def _users() -> set[str]:
         return users | {getpass.getuser()}
     except (OSError, KeyError, ImportError):  # the user's number has no name
         return users
-
-
-def _home() -> str:
-    try:
-        import pwd
-
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except (ImportError, KeyError, OSError):
-        return ""
 
 
 # ---------------------------------------------------------------------------------------------------- the machine
@@ -386,7 +377,5 @@ def _packages() -> dict[str, str]:
 
 def _memory() -> str:
     """Rounded down to a power of two of GiB: `16 GiB or more`."""
-    import psutil
-
-    size = psutil.virtual_memory().total
+    size = memory(1.0)
     return f"{1 << max(0, (size >> 30).bit_length() - 1)} GiB or more"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def doctor() -> Result:
     rows += _project_candidates()
     own = versions()
     width = max(len(clean(row.name)) for row in rows)
-    lines = [f"python {own['python']} on {sys.platform}, subcut {own['subcut']}, onnx {own['onnx']}"]
+    lines = [f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}"]
     lines += [f"{clean(r.name):<{width}}  {'ok' if r.usable else 'fails'}  {clean(r.says)}".rstrip() for r in rows]
     document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
     return Result(document, "\n".join(lines), code)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph import project, results
+from subgraph import project, results, system
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, log, options
 from subgraph.commands.options import Number, Text, Texts, option
@@ -96,20 +95,9 @@ def view(
 
 def _serve(server: ViewServer) -> None:
     """Until Ctrl-C or the end of the terminal; a run that is under way stores its state."""
-    with _ends_quietly():
+    with contextlib.suppress(KeyboardInterrupt), system.termination_interrupts():
         server.serve_forever(poll_interval=0.2)
     server.session.close()
-
-
-@contextlib.contextmanager
-def _ends_quietly() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run_document(place: str | None) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResu
 
     A new result is stored under `keys[0]`, or the key that follows from it where files have changed
     since. `run(folder)` writes tensors into `folder` and returns what `run_model` does. Where the store's disk is full,
-    it is called again with a temporary folder: a result that cannot be stored is still a result. Where the machine that
+    it is called again with another folder: a result that cannot be stored is still a result. Where the machine that
     runs the candidate does not answer, the result is unresolved and not stored.
 
     Raises:

@@ -34,7 +34,7 @@ from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
-from subgraph.system import ProcessGroup, signal_name
+from subgraph.system import ProcessGroup, crash_name
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
@@ -298,7 +298,7 @@ class Worker:
         self._kill()
         lines = self.last_lines()
         last = f": {' | '.join(lines[-3:])}" if lines else ""
-        by_signal = signal_name(-code) if code is not None and code < 0 else None
+        by_signal = None if code is None else crash_name(code)
         hint = "the runtime itself crashed" if by_signal else ""
         process = process_end(lines, by_signal, None if by_signal else code)
         return WorkerDied(
@@ -342,7 +342,8 @@ def _seconds(reply: Mapping[str, Any]) -> float:
 def _how_it_ended(code: int) -> str:
     if code == CHANNEL_LOST:
         return f"closed {CHANNEL}"
-    return f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    name = crash_name(code)
+    return f"was ended by {name}" if name else f"ended with exit code {code}"
 
 
 def _import_path(python: Path | None, scratch: str) -> str:

@@ -1,9 +1,9 @@
 """Result folders: written aside, renamed when complete, never half replaced; and safe file names.
 
 A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its process
-lives. Renaming it into place is atomic; an older result is exchanged with it in one system call. So a kill at any
-moment leaves the old result or the new one, and the next run removes the hidden folder. Where the system has no such
-call, the old result is renamed first (`.NAME.XXXX.subcut-old`); after a kill the next run puts it back.
+lives, and renamed into place. An older result is renamed first (`.NAME.XXXX.subcut-old`), then removed. So a kill at
+any moment leaves the old result or the new one: the next run puts an old one back where there is no new one, and
+removes hidden folders.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ import itertools
 import os
 import re
 import shutil
-import signal
 import tempfile
-import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from subgraph import system
 from subgraph.errors import OutputError
-from subgraph.system import Lock
+from subgraph.system import Lock, interrupts_delayed
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
@@ -75,7 +72,8 @@ def aside(place: Path) -> Iterator[Path]:
         yield work
         try:
             work.chmod(0o777 & ~_umask())
-            _put(work, place)
+            with interrupts_delayed():
+                _put(work, place)
         except OSError as e:
             raise OutputError(
                 f"cannot put {place} in its place: {e.strerror or e}", "name another folder with -o"
@@ -93,14 +91,14 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
     try:
         sweep(parent)
-        with _undisturbed():
+        with interrupts_delayed():
             work, lock = fresh(parent, name)
         yield work
     except OSError as e:
         raise unwritable(parent, e) from e
     finally:
-        with _undisturbed():
-            if work is not None:  # in `aside`, after a success: the older result, or nothing
+        with interrupts_delayed():
+            if work is not None:
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
                 lock.close()
@@ -114,23 +112,6 @@ def numbered_folder(parent: Path, stem: str) -> Path:
             (parent / f"{stem}{number}").mkdir(parents=True)
             break
     return parent / f"{stem}{number}"
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until the block is done: it makes or removes a folder."""
-    if threading.current_thread() is not threading.main_thread():  # signals interrupt only the main thread
-        yield
-        return
-    received: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        if received:
-            signal.raise_signal(received[0])
 
 
 def unwritable(folder: Path, e: OSError) -> OutputError:
@@ -185,14 +166,8 @@ def _put(work: Path, place: Path) -> None:
         except OSError:
             if not place.exists():  # not a race with another run
                 raise
-    if not system.exchange(work, place):
-        _replace(work, place)
-
-
-def _replace(work: Path, place: Path) -> None:
-    """Replace a folder in two steps. The old one is locked meanwhile: only the next run may put it back."""
     old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
-    with Lock(place):
+    with Lock(place):  # until it is removed: only the next run may put it back
         place.rename(old)
         try:
             work.rename(place)

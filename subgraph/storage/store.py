@@ -5,8 +5,8 @@ nothing, so nothing needs to be flushed, counted or repaired. Each read verifies
 half deleted or removed by another process counts as missing. A kill leaves at most one hidden folder, whose lock died
 with its process; the next run removes it.
 
-A run never fails because of its store: where the store cannot be written, that is logged once, and the run's results
-live in a temporary folder until `close`.
+A run never fails because of its store: where the store cannot be written, that is logged once, and the run goes on
+unstored: its results lie in a temporary folder until `close`, and are not found by their keys.
 
 Long, because writing, reading and evicting without waiting for each other can only be understood together.
 """
@@ -77,7 +77,6 @@ class Store:
         self._numbers = itertools.count()
         self._folders: set[Path] = set()
         self._used: set[str] = set()
-        self._temporary: dict[str, tuple[str, Path]] = {}  # key → document and folder that could not be put
         self._locks: dict[str, threading.Lock] = {}  # by key, held while `memo` makes an entry
         self._warned: set[str] = set()
         self._unwritable = False
@@ -94,7 +93,6 @@ class Store:
         with self._guard:
             sessions, self._sessions, self._session = self._sessions, {}, None
             self._folders.clear()
-            self._temporary.clear()
         for path, lock in sessions.items():
             shutil.rmtree(path, ignore_errors=True)
             lock.close()
@@ -103,13 +101,13 @@ class Store:
         """A fresh folder for the files of one entry: plain files with plain names. `close` removes it.
 
         Args:
-            after: the error of writing into an earlier folder; this one and all later ones are temporary.
+            after: the error of writing into an earlier folder; from now on nothing is stored.
 
         Raises:
             OutputError: not even a temporary folder can be made.
         """
         if after is not None:
-            self._stop_writing(after)
+            self._stop_storing(after)
         while True:
             try:
                 with self._guard:
@@ -121,13 +119,13 @@ class Store:
                 if self._unwritable:
                     what = f"cannot write in {self.root}, nor in a temporary folder: {e.strerror or e}"
                     raise OutputError(what, "free some space, or set TMPDIR to a folder that can be written") from e
-                self._stop_writing(e)
+                self._stop_storing(e)
 
     def put(self, key: str, document: Mapping[str, Any], folder: Path) -> StoreEntry:
         """Keep a document and the files of a folder under a key; from here on the folder belongs to the store.
 
-        Returns the entry that is kept: the first one put under the key. Its document is as JSON gives it back (tuples
-        are lists, keys are strings). O(bytes in the folder).
+        Returns the entry that is kept: the first one put under the key; where nothing can be stored, this one. Its
+        document is as JSON gives it back (tuples are lists, keys are strings). O(bytes in the folder).
 
         Raises:
             ValueError, TypeError: the key is no hash; the document is not plain JSON, or has NaN or infinity in it; the
@@ -139,17 +137,17 @@ class Store:
             raise ValueError(f"{folder} is no folder of this store, or was put before")
         try:
             names = store_entry.names(folder)
+            self._folders.discard(folder)
             if self._unwritable:
-                return self._keep_temporarily(key, plain, folder)
+                return StoreEntry(json.loads(plain), folder)
             files = {name: store_entry.checksum(folder / name) for name in names}
             with self._guard:
                 self._used.add(key)
             size = store_entry.write(folder, key, files, plain)
             earlier = self._move(folder, place)
         except OSError as e:
-            self._stop_writing(e)
-            return self._keep_temporarily(key, plain, folder)
-        self._folders.discard(folder)
+            self._stop_storing(e)
+            return StoreEntry(json.loads(plain), folder)
         if earlier:
             _delete(folder)
             return earlier
@@ -165,8 +163,6 @@ class Store:
             ValueError: the key is no hash.
         """
         place = self._place(key)
-        if kept := self._temporary.get(key):
-            return StoreEntry(json.loads(kept[0]), kept[1])
         try:
             before = place.lstat()
         except OSError:  # never put, or just removed; where nothing can be read, `put` warns
@@ -200,7 +196,7 @@ class Store:
     def memo(self, key: str, make: Callable[[Path], Mapping[str, object]]) -> tuple[dict[str, Any], Path]:
         """The document and the folder under a key; where there is none, `make(folder)` runs, once for all threads.
 
-        Where the disk is too full for the files of `make`, it runs a second time, with a temporary folder.
+        Where the disk is too full for the files of `make`, it runs a second time, unstored.
 
         Raises:
             As `make`, `put` and `new_folder`.
@@ -208,25 +204,17 @@ class Store:
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            entry = self.get(key) or self._made(key, make)
+            entry = self.get(key)
+            if entry is None:
+                folder = self.new_folder()
+                try:
+                    document = make(folder)
+                except OSError as e:
+                    if not _is_full(e):
+                        raise
+                    document = make(folder := self.new_folder(after=e))
+                entry = self.put(key, document, folder)
         return entry.document, entry.folder
-
-    def _made(self, key: str, make: Callable[[Path], Mapping[str, object]], after: OSError | None = None) -> StoreEntry:
-        folder = self.new_folder(after)
-        temporary = self._unwritable
-        try:
-            try:
-                document = make(folder)
-            except OSError as e:
-                if temporary or not _is_full(e):
-                    raise
-                _delete(folder)
-                return self._made(key, make, e)
-            return self.put(key, document, folder)
-        finally:
-            if folder in self._folders:  # it was not put
-                self._folders.discard(folder)
-                _delete(folder)
 
     def _place(self, key: str) -> Path:
         if not re.fullmatch("[0-9a-f]{16,128}", key):
@@ -261,20 +249,13 @@ class Store:
                 raise
         return self.get(place.name) or self._move(folder, place, left - 1)
 
-    def _keep_temporarily(self, key: str, plain: str, folder: Path) -> StoreEntry:
-        _delete(folder / store_entry.NAME)
-        with self._guard:
-            self._folders.discard(folder)
-            self._temporary[key] = plain, folder
-        return StoreEntry(json.loads(plain), folder)
-
-    def _stop_writing(self, e: OSError) -> None:
+    def _stop_storing(self, e: OSError) -> None:
         with self._guard:
             if not self._unwritable:
                 self._unwritable, self._session = True, None
         hint = "free some space" if _is_full(e) else "let this user write there, with nothing in the way"
         what = folders.unwritable(self.root, e).what
-        self._warn_once("write", f"{what}; this run goes on, but its results are not kept: {hint}")
+        self._warn_once("write", f"{what}; this run goes on, but its results are not stored: {hint}")
 
     def _warn_once(self, kind: str, text: str) -> None:
         with self._guard:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from subgraph.errors import UsageError
+from subgraph.system import APART, interrupt
 from subgraph.text import clean
 
 # -P: modules in the folder where the user stands are not imported. `main` reads sys.argv, whose first word is "-c".
@@ -44,7 +44,7 @@ class CommandRun:
             encoding="utf-8",
             errors="replace",
             env=os.environ | {EVENTS: "1"},
-            start_new_session=True,  # Ctrl-C reaches the server, which stops the run in order
+            **APART,  # Ctrl-C reaches the server, which stops the run in order
         )
 
     @property
@@ -55,7 +55,7 @@ class CommandRun:
     def interrupt(self) -> None:
         """Ask it to store its state and end."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            interrupt(self.process)
 
     def end(self) -> None:
         """Interrupt it and wait; kill it if it does not end."""

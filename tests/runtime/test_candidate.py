@@ -601,10 +601,3 @@ def test_without_a_home_it_is_asked_each_time(npu: Callable[..., Candidate], mon
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     assert require_trust(npu(), True)
     assert not trusted(npu())
-
-
-def test_the_converter_of_a_backend_is_code() -> None:
-    spec = "litert:convert=python make.py,kernels=builtin"
-    found = parse(spec, toml(f'candidate = "{spec}"\n'))
-    assert found.commands == ["python make.py"] and "python make.py" in found.code.shown
-    assert parse("litert").commands == []

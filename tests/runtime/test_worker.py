@@ -1,6 +1,6 @@
 """A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on, and leaves nothing.
 
-Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system` and `children`. Each test runs real
+Covers `runtime.worker`, `runtime.worker_main`, `runtime.protocol`, `system.posix` and `children`. Each test runs real
 processes. They inherit a mark in the environment; no process that carries the mark may live when its test ends.
 """
 

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph import system
 from subgraph.errors import OutputError
 from subgraph.storage import folders
 from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
@@ -123,11 +122,9 @@ def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ folders
 
 
-@pytest.fixture(params=["exchange", "two steps"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a result goes, on systems that can swap two folders at once and on others."""
-    if request.param == "two steps":
-        monkeypatch.setattr(system, "exchange", lambda one, two: False)
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a result goes."""
     return tmp_path / "parent" / "place"
 
 
@@ -212,7 +209,6 @@ def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
 
 def test_a_rename_that_fails_puts_the_old_result_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(place, "old")
-    monkeypatch.setattr(system, "exchange", lambda one, two: False)
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:

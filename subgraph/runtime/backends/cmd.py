@@ -23,7 +23,6 @@ import json
 import math
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -40,7 +39,7 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
-from subgraph.system import signal_name
+from subgraph.system import crash_name
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
@@ -171,9 +170,7 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
         return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
     if code == LOST:
         return lost(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
-    number = -code if code < 0 else code - SIGNALLED
-    if 0 < number < signal.NSIG:
-        name = signal_name(number)
+    if name := crash_name(code if code < 0 else SIGNALLED - code):
         return WorkerDied(f"the {step} command {command} was ended by {name}", process={"signal": name})
     if step == "convert":
         return Refused(f"the {what}")

@@ -29,6 +29,7 @@ from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, copied
+from subgraph.system import KILLED
 from subgraph.text import clean
 
 log = logging.getLogger("subcut")
@@ -258,7 +259,7 @@ class _Nodes:
 def _is_for_memory(e: ModelError | BackendError) -> bool:
     """Did the process lack memory? The system may have killed it for that, too."""
     if isinstance(e, WorkerDied):
-        return "memory" in e.process or e.process.get("signal") == "SIGKILL" or bool(NO_MEMORY.search(e.what))
+        return "memory" in e.process or e.process.get("signal") == KILLED or bool(NO_MEMORY.search(e.what))
     return isinstance(e, OutOfMemory) or bool(NO_MEMORY.search(e.what))
 
 

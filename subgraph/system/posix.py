@@ -1,18 +1,4 @@
-"""All that operating systems do not do alike: groups of processes, limits, locks of folders, a few calls on files.
-
-The rest of subcut asks this module, so that a port is a matter of one file. What each system gives:
-
-| | Linux | macOS | Windows |
-|---|---|---|---|
-| a group ends with this process | the kernel kills it | a worker sees the end of its input | a job object |
-| what left its group is found | by parent and by environment | by environment | all that is in the job |
-| a limit of memory | `RLIMIT_DATA` | none: the parent looks at it | `JobMemoryLimit` |
-| the lock of a folder | `flock` | `flock` | a file in it, `msvcrt.locking` |
-| two folders are exchanged | `renameat2` | `renamex_np` | no: renamed one after the other |
-| a pipe is waited for | `poll` | `poll` | a thread per pipe |
-
-psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not pay.
-"""
+"""`subgraph.system` on Linux and macOS."""
 
 from __future__ import annotations
 
@@ -24,19 +10,21 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import psutil
 
+TERMINATED = 128 + signal.SIGTERM  # exit code of a command that was asked to end
+KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
+APART: Mapping[str, Any] = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
 MARK = "SUBCUT_WORKER"  # in the environment of a group and of all that it starts, whatever session they move to
 SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-RENAME_EXCHANGE, AT_CWD = 2, -100  # linux/fs.h, linux/fcntl.h
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 
 # ---------------------------------------------------------------------------------------------------- groups
@@ -149,12 +137,19 @@ def end_own_group() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def signal_name(number: int) -> str:
-    """`SIGSEGV`, or `signal 40` for those without a name."""
+def crash_name(code: int) -> str | None:
+    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as `subprocess` gives it."""
+    if not 0 < -code < signal.NSIG:
+        return None
     try:
-        return signal.Signals(number).name
+        return signal.Signals(-code).name
     except ValueError:
-        return f"signal {number}"
+        return f"signal {-code}"
+
+
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    """Ask a process to end, as Ctrl-C does."""
+    process.send_signal(signal.SIGINT)
 
 
 def _pipe() -> tuple[int, int]:
@@ -244,6 +239,41 @@ def _lives_outside(process: psutil.Process, group: int) -> bool:
         return False
 
 
+# ---------------------------------------------------------------------------------------------------- own end
+
+
+def at_termination(call: Callable[[], object]) -> None:
+    """Call this when the process is asked to end, other than by Ctrl-C. Only in the main thread."""
+    signal.signal(signal.SIGTERM, lambda *_: call())
+
+
+@contextlib.contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Delay Ctrl-C and a request to end until the block is done."""
+    if threading.current_thread() is not threading.main_thread():  # only this one is interrupted
+        yield
+        return
+    received: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if received:
+            signal.raise_signal(received[0])
+
+
 # ---------------------------------------------------------------------------------------------------- limits
 
 
@@ -281,6 +311,16 @@ def limit(pid: int, *, memory: int | None = None) -> None:
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def home_folder() -> str:
+    """The user's home folder by the system's list of users, whatever the environment says; "" if it is not there."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except (ImportError, KeyError, OSError):
+        return ""
 
 
 def processor() -> str:
@@ -362,15 +402,6 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def exchange(one: Path, two: Path) -> bool:
-    """Swap two folders in one step; False where the system cannot."""
-    try:
-        call = _c_library().renameat2
-    except (OSError, AttributeError):
-        return False
-    return bool(call(AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(two), RENAME_EXCHANGE) == 0)
 
 
 def flush(path: Path) -> None:
