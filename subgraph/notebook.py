@@ -136,7 +136,7 @@ def _(step: Step) -> str:
     what = count(len(step.items), "item") if step.items else "whole model"
     return (
         f"<p>{step.number}. {_safe(step.purpose.value)}: {what}, {_status(step.outcome.value)}; "
-        f"{step.left} left, about {count(step.more, 'more run')}</p>"
+        f"about {count(step.estimated_runs, 'more run')}</p>"
     )
 
 
@@ -146,7 +146,7 @@ def _(findings: Findings) -> str:
         (
             _safe(f.kind.value),
             ", ".join(map(str, f.items)),
-            "" if f.explains is None else f"{f.explains:.0%}",
+            "" if f.share_of_model is None else f"{f.share_of_model:.0%}",
             "yes" if f.certified else _safe(f.why or "no"),
         )
         for f in findings.findings
@@ -194,7 +194,7 @@ def _progress(bisection: Bisection) -> str:
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]
-    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.more, 'more run')}"
+    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.estimated_runs, 'more run')}"
     what = _words(bisection.nodes(step)) or "whole model"
     done = f"ended after {count(len(bisection.steps), 'run')}" if bisection.document else left
     return f"<p>run {step.number}, {done}; last: {what} {_status(step.outcome.value)}</p>"

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -58,6 +59,27 @@ class InputSpec:
     dims: list[int | str | None] | None
     high: int | None
     why: str
+
+
+class OriginKind(StrEnum):
+    """What kind of source the value of a model input has."""
+
+    FILE = "file"
+    RANDOM = "random"
+    EMPTY = "empty"  # an optional or a sequence that holds nothing
+    COMPUTED = "computed"  # by the reference, what a Loop feeds its body for example
+
+
+@dataclass(frozen=True)
+class InputOrigin:
+    """Where the value of a model input comes from. `text`: for people; `conversion`: of its type, or ""."""
+
+    kind: OriginKind
+    text: str
+    conversion: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.conversion})" if self.conversion else self.text
 
 
 @dataclass(frozen=True)

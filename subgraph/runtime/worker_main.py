@@ -27,7 +27,7 @@ from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, O
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
 from subgraph.runtime import command_line
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, seal
 from subgraph.storage.tensors import Record, Value
 
@@ -270,7 +270,7 @@ class Server:
         from subgraph.storage import tensors
 
         folder, run = Path(into), self.models[key]
-        origins: dict[str, str] = {}
+        origins: dict[str, InputOrigin] = {}
         if sample is not None:
             planned = from_json(Sample, sample)
             arrays, origins = load_inputs.load_sample(planned)
