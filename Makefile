@@ -9,7 +9,7 @@ CPU_BUDGET ?= 8
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-oldest test-versions test-torch check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -30,37 +30,43 @@ test: $(STAMP) ## run the quick tests
 test-slow: $(STAMP) ## run the slow tests that CI runs: whole networks, fuzzed files through the command, kills
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
 
-test-all: $(STAMP) ## run every test, each law on all its examples, on the newest libraries as well (an hour)
+test-all: $(STAMP) ## run every test, each law on all its examples, before a release (an hour)
 	SUBCUT_EXAMPLES=all $(BIN)/python -m pytest -n 2 -rs
 	$(MAKE) test-versions
 
-# The least version of each dependency, as pip reads it; and the tests that meet onnx, onnxruntime and numpy.
+# The least version of each dependency, as pip reads it.
 OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*(re.sub(r">=(\d+)(\.\d+)?,.*", lambda m: "==" + m[1] + (m[2] or ".0") + ".*", d) for d in project["dependencies"]))'
-VERSION_TESTS := tests/bodies tests/commands/test_demo.py tests/commands/test_help.py tests/runtime tests/graph tests/cases/test_bundle.py
-OLDEST_TESTS := tests/bodies tests/runtime/test_backends.py tests/runtime/test_capture.py tests/runtime/test_reference_values.py \
-	tests/runtime/test_inputs.py tests/graph tests/storage/test_tensors.py tests/commands/test_demo.py
+# The newest Python of this machine; without a newer one, that of .venv.
+NEWEST = $$(for minor in 14 13 12; do for python in python3.$$minor "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python; do \
+	"$$python" -c '' 2>/dev/null && echo "$$python" && exit; done; done; \
+	echo "no newer Python here: that of $(VENV), and the newest libraries" >&2; echo $(PYTHON))
+# What meets onnx, onnxruntime and numpy; and what meets Python itself.
+LIBRARY_TESTS := tests/bodies tests/graph tests/storage/test_tensors.py tests/runtime/test_backends.py tests/runtime/test_capture.py \
+	tests/runtime/test_reference_values.py tests/runtime/test_inputs.py tests/commands/test_demo.py
+PYTHON_TESTS := tests/runtime/test_worker.py tests/runtime/test_worker_pool.py tests/runtime/executors tests/test_documents.py \
+	tests/test_plugins.py tests/test_public_names.py tests/commands/test_help.py
 TEST_TOOLS := hypothesis jsonschema onnxruntime-extensions 'pytest>=9,<10' pytest-timeout pytest-xdist
+VERSIONS := import platform, numpy, onnx, onnxruntime; \
+	print("Python", platform.python_version(), *(m.__name__ + " " + m.__version__ for m in (numpy, onnx, onnxruntime)))
+QUICK_OF_VERSIONS := -n 2 -m "not slow and not rare" -k "not openvino and not opencv and not tract and not mnn"
 
-test-versions: ## run the tests of runtimes on the oldest and the newest libraries that pyproject.toml allows
-	for age in oldest newest; do \
-		$(PYTHON) -m venv .venv-$$age && \
-		.venv-$$age/bin/pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . \
-			$(TEST_TOOLS) $$(test $$age = newest || $(OLDEST)) && \
-		.venv-$$age/bin/pip list --disable-pip-version-check 2>/dev/null | grep -E '^(numpy|onnx|onnxruntime) ' && \
-		.venv-$$age/bin/python -m pytest -n 2 -m "not slow" -k "not openvino and not opencv and not tract and not mnn" \
-			$(VERSION_TESTS) || exit 1; \
-	done
+test-versions: test-oldest test-newest ## run the tests of runtimes on the oldest and the newest libraries and Python
 
-# The oldest libraries alone, laid over those of .venv: the newest are in its lock. The other packages are seen there.
+# The oldest libraries are laid over those of .venv; the other packages are seen there.
 test-oldest: $(STAMP) ## run the tests of runtimes on the oldest libraries that pyproject.toml allows
-	$(PYTHON) -m venv --without-pip .venv-over
-	$(BIN)/python -m pip --python .venv-over/bin/python install --quiet --disable-pip-version-check --no-deps $$($(OLDEST))
-	.venv-over/bin/python -c 'import sys, sysconfig; from pathlib import Path; own = Path(sysconfig.get_path("purelib")); \
+	$(PYTHON) -m venv --without-pip .venv-oldest
+	$(BIN)/python -m pip --python .venv-oldest/bin/python install --quiet --disable-pip-version-check --no-deps $$($(OLDEST))
+	.venv-oldest/bin/python -c 'import sys, sysconfig; from pathlib import Path; own = Path(sysconfig.get_path("purelib")); \
 		(own / "venv.pth").write_text("import site; site.addsitedir(%r)\n" % str(Path("$(VENV)").absolute() / own.relative_to(sys.prefix)))'
-	.venv-over/bin/python -c 'import numpy, onnx, onnxruntime; print(*(m.__name__ + " " + m.__version__ for m in (numpy, onnx, onnxruntime)))'
-	.venv-over/bin/python -m pytest -n 2 -m "not slow and not rare" -k "not openvino and not opencv and not tract and not mnn" \
-		$(OLDEST_TESTS)
+	.venv-oldest/bin/python -c '$(VERSIONS)'
+	.venv-oldest/bin/python -m pytest $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS)
+
+test-newest: ## run the tests of runtimes on the newest Python of this machine and the newest libraries
+	python=$(NEWEST) && "$$python" -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . $(TEST_TOOLS)
+	.venv-newest/bin/python -c '$(VERSIONS)'
+	.venv-newest/bin/python -m pytest $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS) $(PYTHON_TESTS)
 
 # CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.
 test-torch: ## run the tests that need PyTorch, in a venv of its own
@@ -114,7 +120,7 @@ lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock -o docs/requirements.lock
 
 clean: ## remove what make has built
-	rm -rf $(VENV) .venv-bench .venv-oldest .venv-newest .venv-over build
+	rm -rf $(VENV) .venv-bench .venv-torch .venv-oldest .venv-newest build
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,8 +18,13 @@ import pytest
 
 from fixtures import resnet50
 from subgraph.runtime.reference import Reference
-from tests.helpers import budget
-from tests.helpers.budget import pytest_runtest_logreport, pytest_runtest_makereport, pytest_terminal_summary  # noqa: F401
+from tests.helpers import lent_workers
+from tests.helpers.budget import (  # noqa: F401
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_setup,
+    pytest_terminal_summary,
+)
 from tests.helpers.process_backends import MARK, all_gone
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
@@ -35,21 +39,14 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# CI of a slow machine has to come to an end: what has not begun by this time, in seconds since 1970, is skipped.
-END_BY = float(os.environ.get("TESTS_END_BY", "inf"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    budget.begin(item)
-    if time.time() > END_BY:
-        pytest.skip("no time is left: this machine is slower than TESTS_END_BY allows for")
-
-
 def pytest_collection_finish() -> None:
     """Keep what was collected out of each later pass of the garbage collector: it took 0.5 s per `gc.collect()`."""
     gc.collect()
     gc.freeze()
+
+
+lent_workers.lend()
+atexit.register(lent_workers.close)
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +71,21 @@ def here(tmp_path: Path, resnet: Path) -> Path:
     folder.mkdir()
     os.link(resnet, folder / "resnet50.onnx")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _workers() -> Iterator[None]:
+    """Processes are handed on from test to test."""
+    yield
+    lent_workers.next_test()
+
+
+@pytest.fixture
+def own_workers() -> Iterator[None]:
+    """For tests that are about starting processes."""
+    lent_workers.lend(False)
+    yield
+    lent_workers.lend()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.verdict import Judgement, Signature, Status, Verdict, Worst, joined
+from tests.helpers.budget import within
 
 NAN = math.nan
 RULE = parse_criterion("threshold")
@@ -214,9 +214,6 @@ def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
     """About 1 ms, or 5 where every block of memory is new; the limit leaves room for a busy machine."""
     reference = np.random.default_rng(0).normal(size=(1, 256, 32, 32)).astype(np.float32)
     candidate = reference * np.float32(1 + 1e-6)
-    taken = []
-    for _ in range(10):
-        start = time.thread_time()
-        judge(reference, candidate, RULE, Y, metrics=DEFAULT_METRICS)
-        taken.append(time.thread_time() - start)
-    assert min(taken) < 0.05
+    with within(0.5):
+        for _ in range(10):
+            judge(reference, candidate, RULE, Y, metrics=DEFAULT_METRICS)

@@ -168,13 +168,13 @@ def test_a_trunk_is_straight_through_open_groups() -> None:
 
 def test_opening_one_group_costs_little_of_opening_all() -> None:
     drawer = Drawer(chain(1000, True))
-    begin = time.perf_counter()
+    begin = time.thread_time()
     drawer.layout(drawer.tree.numbers)
-    everything = time.perf_counter() - begin
+    everything = time.thread_time() - begin
     drawer.layout(())
-    begin = time.perf_counter()
+    begin = time.thread_time()
     drawer.layout(["stage7"])
-    assert time.perf_counter() - begin < everything / 5
+    assert time.thread_time() - begin < everything / 5
 
 
 def test_groups_that_depend_on_each_other_are_ordered_by_their_first_node() -> None:

@@ -69,8 +69,9 @@ def start_bisect(
 
 
 def bisect(*words: str | Path, cwd: Path, **more: Any) -> Done:
-    """A bisection to its end."""
-    return finish(start_bisect(*words, cwd=cwd, **more), LONG)
+    """A bisection to its end; with an environment of its own, in a process of its own."""
+    inputs = () if "-i" in words else ("-i", "x.npy")
+    return subcut("bisect", "m.onnx", *inputs, *words, cwd=cwd, **(more | ({"timeout": LONG} if more else {})))
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -404,9 +405,9 @@ def honest(document: dict[str, Any], then: str) -> None:
         (6, "nan"),
     ],
 )
-def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mark: dict[str, str]) -> None:
+def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> None:
     """It changes before the second run of the whole, the profile, the node alone, its confirmation, or the rest."""
-    done = bisect(*doubted(here, nodes="n5", after=after, then=then), *QUICK, "--json", cwd=here, env=mark)
+    done = bisect(*doubted(here, nodes="n5", after=after, then=then), *QUICK, "--json", cwd=here)
     document = found(done)
     assert done.code in (1, 5), document
     assert document["findings"]
@@ -418,17 +419,15 @@ def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mar
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("then", "after"), [("n2", 7)])
-def test_what_agreed_before_a_change_certifies_nothing_after_it(
-    then: str, after: int, here: Path, mark: dict[str, str]
-) -> None:
+def test_what_agreed_before_a_change_certifies_nothing_after_it(then: str, after: int, here: Path) -> None:
     """The profile is wrong everywhere, so single nodes are asked first, and agree; then the candidate changes."""
     words = doubted(here, blots="n5", after=after, then=then)
-    honest(found(bisect(*words, *QUICK, "--json", cwd=here, env=mark)), then)
+    honest(found(bisect(*words, *QUICK, "--json", cwd=here)), then)
 
 
-def test_a_candidate_that_changes_after_its_node_was_found(here: Path, mark: dict[str, str]) -> None:
+def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
     """The culprit stands; that the rest could not be asked about is said, not passed over."""
-    document = found(bisect(*doubted(here, nodes="n5", after=6, then="dies"), *QUICK, "--json", cwd=here, env=mark))
+    document = found(bisect(*doubted(here, nodes="n5", after=6, then="dies"), *QUICK, "--json", cwd=here))
     assert named(document) == [["n5"]] and document["findings"][0]["certified"]
     assert "with this region on the reference, the whole model agrees" not in document["notes"]
     assert any(
@@ -438,19 +437,19 @@ def test_a_candidate_that_changes_after_its_node_was_found(here: Path, mark: dic
 
 
 @pytest.mark.slow
-def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path, mark: dict[str, str]) -> None:
+def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path) -> None:
     """It dies from its fourth run on: nothing can be learned."""
     line(here / "m.onnx", NAMES)
-    document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here, env=mark))
+    document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here))
     assert not any(finding["certified"] for finding in document["findings"])
     assert "with this region on the reference, the whole model agrees" not in document["notes"]
     assert "has stopped working" in document["findings"][0]["why"]
     assert document["trials"] <= 20, "it is not asked about piece after piece"
 
 
-def test_a_candidate_that_never_ran_has_no_culprits(here: Path, mark: dict[str, str]) -> None:
+def test_a_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
     """A package that is missing, say: a model of one node dies with the same words."""
-    done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here, env=mark)
+    done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here)
     assert done.code == 4 and "runs nothing, not even one Relu" in done.document["error"]["what"], done
 
 
@@ -478,29 +477,25 @@ for o in manifest["outputs"]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 3, 5])
-def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(
-    most: int, here: Path, mark: dict[str, str]
-) -> None:
+def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(most: int, here: Path) -> None:
     faults = {"nodes": "n5", "log": str(here / "log")}
     text = COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=most, faults=faults)
     (here / "run.py").write_text(text)
     words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
-    done = bisect(*words, cwd=here, env=mark)
+    done = bisect(*words, cwd=here)
     assert (done.code, done.out) == (4, ""), done
     assert re.search(r"^error: .*exit code 126.*\n  \S", done.err, re.MULTILINE), done.err
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
     assert len(loads(here)) == most
     (here / "log" / "repaired").touch()
-    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    document = found(bisect(*words, "--json", cwd=here))
     assert named(document) == [["n5"]]
     assert len(loads(here)) == document["trials"] + 1  # one run of the whole is repeated
 
 
 @pytest.mark.parametrize(("code", "signature"), [(125, "refused"), (7, "crash"), (128 + signal.SIGSEGV, "crash")])
 @pytest.mark.slow
-def test_exit_codes_of_a_command_are_followed_to_the_node(
-    code: int, signature: str, here: Path, mark: dict[str, str]
-) -> None:
+def test_exit_codes_of_a_command_are_followed_to_the_node(code: int, signature: str, here: Path) -> None:
     """A shell script looks for the name of the node in the model's bytes."""
     (here / "run.py").write_text(
         "import sys\nfrom pathlib import Path\n"
@@ -508,7 +503,7 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(
         + COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=1 << 30, faults={})
     )
     words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
-    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    document = found(bisect(*words, "--json", cwd=here))
     (one,) = document["findings"]
     assert (one["nodes"], one["signature"], one["certified"]) == (["n5"], signature, True)
     assert "cannot do n5" in "\n".join(one["verdict"]["process"]["stderr"])
@@ -520,10 +515,10 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
-def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path, mark: dict[str, str]) -> None:
+def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path) -> None:
     """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node alone (3)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
-    document = found(bisect(*words, cwd=here, env=mark))
+    document = found(bisect(*words, cwd=here))
     (one,) = document["findings"]
     assert (one["nodes"], one["kind"], document["exit_code"]) == (["n5"], "flaky", 1)
     assert 0 < one["rate"] == one["reproduces"] <= 1
@@ -531,7 +526,7 @@ def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path, mark
     given, right = (values(place(here) / "flaky" / name) for name in ("candidate", "outputs"))
     assert not np.allclose(given, right), "the folder shows a run that went wrong"
     before = len(loads(here))
-    assert answer(found(bisect(*words, cwd=here, env=mark))) == answer(document)
+    assert answer(found(bisect(*words, cwd=here))) == answer(document)
     assert before < len(loads(here)) <= before + 2, "a run of the whole is repeated, once more if it differs"
 
 
@@ -545,9 +540,9 @@ def values(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_errors_that_add_up_have_no_culprit(here: Path, mark: dict[str, str]) -> None:
+def test_errors_that_add_up_have_no_culprit(here: Path) -> None:
     line(here / "m.onnx", NAMES)
-    document = found(bisect(*doubted(here, scale=SMALL_ERROR), *LOOSE, "--json", cwd=here, env=mark))
+    document = found(bisect(*doubted(here, scale=SMALL_ERROR), *LOOSE, "--json", cwd=here))
     (one,) = document["findings"]
     assert (one["kind"], one["nodes"], one["certified"]) == ("accumulated", NAMES, False)
     sizes, errors = zip(*((point["nodes"], point["error"]) for point in one["growth"]), strict=True)
@@ -561,26 +556,26 @@ def test_errors_that_add_up_have_no_culprit(here: Path, mark: dict[str, str]) ->
 
 
 @pytest.mark.slow
-def test_one_error_among_many_small_ones_is_found(here: Path, mark: dict[str, str]) -> None:
+def test_one_error_among_many_small_ones_is_found(here: Path) -> None:
     line(here / "m.onnx", NAMES)
     words = doubted(here, scale="1.0001", add="n13:0.5")
-    (one,) = found(bisect(*words, *LOOSE, "--json", cwd=here, env=mark))["findings"]
+    (one,) = found(bisect(*words, *LOOSE, "--json", cwd=here))["findings"]
     assert (one["kind"], one["nodes"], one["certified"]) == ("culprit", ["n13"], True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40])
-def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here: Path, mark: dict[str, str]) -> None:
+def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here: Path) -> None:
     np.save(here / "x.npy", products(here / "m.onnx", count))
     words = doubted(here, half="yes")
-    done = bisect(*words, "--precision", "fp16", cwd=here, env=mark)
+    done = bisect(*words, "--precision", "fp16", cwd=here)
     assert done.code == 0, done
     assert "right within fp16 rounding" in done.out
     assert {p.name[-7:] for p in (here / "subcut_out").iterdir()} == {".store", "-report"}
     known = len(loads(here))
-    document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here, env=mark))
+    document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here))
     assert (document["agree"], document["findings"], len(loads(here))) == (True, [], known + 1)  # one is repeated
-    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    document = found(bisect(*words, "--json", cwd=here))
     assert document["exit_code"] == 1
     assert {finding["kind"] for finding in document["findings"]} <= {"accumulated", "unresolved"}, named(document)
 
@@ -589,14 +584,14 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here
 
 
 @pytest.mark.parametrize("fault", ["dies", pytest.param("step", marks=pytest.mark.slow)])
-def test_one_of_three_samples(fault: str, here: Path, mark: dict[str, str]) -> None:
+def test_one_of_three_samples(fault: str, here: Path) -> None:
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0, 30.0)):
         np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
     words = doubted(here, dies="n5", above=20) if fault == "dies" else doubted(here, step="n5")
     if fault == "step":  # garbage where what it reads is small
         np.save(here / "samples" / "0.npy", np.full((1, 3), 0.1, np.float32))
-    document = found(bisect("-i", "samples", *words, *QUICK, "--json", cwd=here, env=mark))
+    document = found(bisect("-i", "samples", *words, *QUICK, "--json", cwd=here))
     (one,) = document["findings"]
     assert (one["nodes"], one["certified"]) == (["n5"], True)
     assert one["signature"] == ("crash" if fault == "dies" else "mismatch")
@@ -653,18 +648,18 @@ def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, 
 
 
 @pytest.mark.slow
-def test_again_runs_nothing_and_another_candidate_has_a_folder_of_its_own(here: Path, mark: dict[str, str]) -> None:
+def test_again_runs_nothing_and_another_candidate_has_a_folder_of_its_own(here: Path) -> None:
     words = (*doubted(here, nodes="n5"), *QUICK, "--json")
-    first = found(bisect(*words, cwd=here, env=mark))
+    first = found(bisect(*words, cwd=here))
     before = loads(here)
     told = {name: data for name, data in tree(place(here)).items() if not name.endswith("log.txt")}
-    again = found(bisect(*words, cwd=here, env=mark))
+    again = found(bisect(*words, cwd=here))
     assert answer(again) == answer(first)
     assert loads(here) == [*before, before[0]]  # one run of the whole is repeated
     assert {n for n in tree(place(here)) if not n.endswith("log.txt")} == told.keys()
     assert all(tree(place(here))[n] == told[n] for n in told if n.startswith("culprit"))
     wrapped(here, nodes="n2")
-    other = found(bisect("-c", "odd.py", *QUICK, "--json", cwd=here, env=mark))
+    other = found(bisect("-c", "odd.py", *QUICK, "--json", cwd=here))
     assert named(other) == [["n2"]]
     assert len(list((here / "subcut_out").glob("bisect-*"))) == 2
     assert all(tree(here / "subcut_out")[f"{place_of(first)}/{n}"] == told[n] for n in told if n.startswith("culprit"))

@@ -32,8 +32,8 @@ from subgraph.graph import graph, region
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
-
-SUBCUT = Path(sys.executable).with_name("subcut")
+from tests.helpers import run_command
+from tests.helpers.run_command import SUBCUT
 
 
 def _numbered() -> dict[str, CutCase]:
@@ -460,18 +460,18 @@ def test_44_the_cut_is_sorted(cut_model: Cutter) -> None:
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path) -> None:
-    """As users run it: in a process and folder of its own."""
+    """As users run it: in a folder of its own."""
     case = TABLE[key]
     assert case.refused is not None
     source = case.build(tmp_path / "source")
     here = tmp_path / "here"
     here.mkdir()
     line = words(case, source, Path("subcut_out"))
-    run = subprocess.run([SUBCUT, *line], cwd=here, capture_output=True, text=True, check=False)
-    assert run.returncode in (2, 3), run.stderr
-    assert re.search(case.refused, run.stderr, re.IGNORECASE), run.stderr
-    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", run.stderr), run.stderr  # a user's words, not ours
-    assert run.stdout == ""
+    done = run_command.subcut(*line, cwd=here)
+    assert done.code in (2, 3), done
+    assert re.search(case.refused, done.err, re.IGNORECASE), done.err
+    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", done.err), done.err  # a user's words, not ours
+    assert done.out == ""
     assert not list(here.iterdir())
 
 

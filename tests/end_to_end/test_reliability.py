@@ -137,33 +137,33 @@ def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "group", "code"),
+    ("number", "group", "old", "code"),
     [
-        (signal.SIGINT, False, 130),
-        (signal.SIGINT, True, 130),
-        (signal.SIGTERM, False, 143),
-        (signal.SIGTERM, True, 143),
+        (signal.SIGINT, False, True, 130),
+        (signal.SIGINT, True, False, 130),
+        (signal.SIGTERM, False, False, 143),
+        (signal.SIGTERM, True, True, 143),
     ],
 )
 def test_a_polite_end_leaves_nothing(
-    number: int, group: bool, code: int, here: Path, tmp_path: Path, mark: dict[str, str]
+    number: int, group: bool, old: bool, code: int, here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
+    """`old`: there is an earlier result, which stays."""
     env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
-    for old in (False, True):
-        if old:
-            assert subcut(*EDGE, cwd=here).code == 0
-        before = tree(here)
-        run = start(*EDGE, "--seed", "1", "--force", cwd=here, env=env)
-        wait_for(here / "running", run)
-        (os.killpg if group else os.kill)(run.pid, number)
-        done = finish(run)
-        assert (done.code, done.out) == (code, "")
-        said = done.err.splitlines()[1:]
-        assert said == (["error: interrupted"] if number == signal.SIGINT else [])
-        all_gone(mark[MARK])
-        (here / "running").unlink()
-        assert tree(here) == before
-        assert (here / "subcut_out").exists() == old
+    if old:
+        assert subcut(*EDGE, cwd=here).code == 0
+    before = tree(here)
+    run = start(*EDGE, "--seed", "1", "--force", cwd=here, env=env)
+    wait_for(here / "running", run)
+    (os.killpg if group else os.kill)(run.pid, number)
+    done = finish(run)
+    assert (done.code, done.out) == (code, "")
+    said = done.err.splitlines()[1:]
+    assert said == (["error: interrupted"] if number == signal.SIGINT else [])
+    all_gone(mark[MARK])
+    (here / "running").unlink()
+    assert tree(here) == before
+    assert (here / "subcut_out").exists() == old
 
 
 def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
@@ -331,9 +331,7 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
     ("body", "says"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
         ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: .*last words"),
-        ("os._exit(3)", "ended with exit code 3"),
     ],
 )
 def test_a_crashing_runtime_is_told(body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
@@ -378,7 +376,7 @@ HOSTILE = ["above", "absolute", "link", "link above", "fifo", "folder", "missing
     ("kind", "words"),
     [*((kind, ("--dump", "all")) for kind in HOSTILE), ("above", ()), ("above", ("--no-capture",)), ("fifo", ())],
 )
-def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path: Path, mark: dict[str, str]) -> None:
+def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
     secret = tmp_path / "secret"
@@ -396,7 +394,7 @@ def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path
         (folder / "data").write_bytes(bytes(100))
     outside(folder, location)
     before = sorted(p.name for p in folder.iterdir())
-    done = subcut("model.onnx", "-s", "relu", "-e", "add", *words, cwd=folder, env=mark)
+    done = subcut("model.onnx", "-s", "relu", "-e", "add", *words, cwd=folder)
     assert (done.code, done.out) == (3, ""), done
     assert re.match(r"error: .*'w'.*\n(  \S.*\n)?$", done.err), done.err
     assert sorted(p.name for p in folder.iterdir()) == before

@@ -1,33 +1,62 @@
 """What each test costs: seconds of CPU, of this process and of all that it started; a busy machine stretches the clock.
 
+Tests that have not begun by $TESTS_END_BY, in seconds since 1970, are skipped and named: CI of a slow machine must end.
+
 With $CPU_BUDGET, a number of seconds, a test that takes more fails the run; the ten costliest are printed either way.
+The number holds where Python with onnxruntime starts in `START` seconds; a slower or busier machine is allowed more.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Generator
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 BUDGET = float(os.environ.get("CPU_BUDGET", "inf"))
 SHOWN = 10
+START = 0.2  # seconds of CPU
 TICKS = os.sysconf("SC_CLK_TCK")
+END_BY = float(os.environ.get("TESTS_END_BY", "inf"))
+NO_TIME = "no time is left: this machine is slower than TESTS_END_BY allows for"
 STARTED = pytest.StashKey[float]()
 spent: dict[str, float] = {}  # in the process that prints
 
 
-def begin(item: pytest.Item) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before its fixtures."""
     item.stash[STARTED] = used()
+    if time.time() > END_BY:
+        pytest.skip(NO_TIME)
 
 
 def used() -> float:
     """Seconds of this process, of its children that have ended, and of those that live."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in both) + _living(os.getpid())
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """This thread takes less CPU time than that in this block, or so many times more as this machine is slower."""
+    begin = time.thread_time()
+    yield
+    taken = time.thread_time() - begin
+    assert taken < seconds or taken < seconds * slowness()
+
+
+def slowness() -> float:
+    """How many times longer than `START` a start takes here, at least 1."""
+    before = used()
+    subprocess.run([sys.executable, "-c", "import onnxruntime"], check=True)
+    return max(1.0, (used() - before) / START)
 
 
 def _living(process: int) -> float:
@@ -70,10 +99,14 @@ def pytest_terminal_summary(
     terminalreporter.write_line(f"{sum(spent.values()):.0f} s of CPU in {len(spent)} tests; the costliest:")
     for name in costliest:
         terminalreporter.write_line(f"{spent[name]:7.2f} s  {name}")
-    if over := [name for name in spent if spent[name] > BUDGET]:
-        terminalreporter.write_line(
-            f"above {BUDGET:g} s of CPU; mark them slow, or make them cheaper: {over}", red=True
-        )
-        session = terminalreporter._session
-        assert session
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if left_out := [skip.nodeid for skip in terminalreporter.stats.get("skipped", []) if NO_TIME in str(skip.longrepr)]:
+        terminalreporter.write_line("\n".join(["NOT RUN, this machine is too slow:", *left_out]), red=True)
+    if any(spent[name] > BUDGET for name in costliest):
+        budget = BUDGET * slowness()
+        if over := [name for name in spent if spent[name] > budget]:
+            terminalreporter.write_line(
+                f"above {budget:.1f} s of CPU; mark them slow, or make them cheaper: {over}", red=True
+            )
+            session = terminalreporter._session
+            assert session
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import logging
-import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import onnx
+import pytest
 import typer
 from onnx import TensorProto, helper
 
 from subgraph.commands import Result
-from tests.helpers import preloaded
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
-SOON = 20  # seconds for an event that takes a tenth of one
+SOON = 100  # seconds for an event that takes a tenth of one, likewise
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> Done:
-    """Run one command line to its end, in a process of its own.
+    """Run one command line to its end.
 
-    Without an environment or streams of the test's own, the process is forked from one that has read the code already:
-    that saves half a second.
+    It runs in this process, which saves the start of Python and of the reference, unless the test wants streams of its
+    own, or variables that the processes of the command read as well.
     """
-    if env is None and not more and _of_python(environment()) == _of_python(AT_START):
-        return _forked([str(w) for w in words], cwd)
+    if not more and all(name.startswith(("SUBCUT_", "XDG_")) for name in env or ()):
+        return _run_here([str(w) for w in words], cwd, environment(env))
     done = subprocess.run(
         [SUBCUT, *words],
         cwd=cwd,
@@ -79,52 +79,53 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def _of_python(variables: Mapping[str, str]) -> dict[str, str]:
-    """What Python itself reads when it starts."""
-    return {name: value for name, value in variables.items() if name.startswith("PYTHON")}
+def _run_here(words: list[str], cwd: Path, variables: Mapping[str, str]) -> Done:
+    from subgraph import cli
+
+    with contextlib.ExitStack() as stack:
+        out, err = (stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2))
+        nothing = stack.enter_context(Path(os.devnull).open(encoding="utf-8"))
+        for name, value in (("stdin", nothing), ("stdout", out), ("stderr", err), ("argv", [str(SUBCUT), *words])):
+            stack.enter_context(mock.patch.object(sys, name, value))
+        stack.enter_context(mock.patch.dict(os.environ, variables, clear=True))
+        stack.enter_context(contextlib.chdir(cwd))
+        stack.enter_context(_own_settings())
+        stack.enter_context(mock.patch.object(cli, "_exit", sys.exit))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        found = []
+        for stream in (out, err):
+            stream.seek(0)
+            found.append(stream.read())
+    assert "Traceback" not in found[1], found[1]
+    assert isinstance(end.value.code, int)
+    return Done(end.value.code, *found)
 
 
-AT_START = environment()
+@contextlib.contextmanager
+def _own_settings() -> Iterator[None]:
+    """What a command sets for its process holds for this block; it tells nobody that it is still working."""
+    from subgraph import cli
 
-
-@cache
-def _server() -> Any:
-    """Where processes are forked: it has a plain environment, and nothing of the test's."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([preloaded.__name__])
-    with mock.patch.dict(os.environ, AT_START, clear=True):
-        forkserver.ensure_running()
-    return context
-
-
-def _forked(words: list[str], cwd: Path) -> Done:
-    with tempfile.TemporaryDirectory(prefix="subcut-test-") as folder:
-        streams = [Path(folder) / name for name in ("out", "err")]
-        process = _server().Process(
-            target=preloaded.run, args=([str(SUBCUT), *words], str(cwd), environment(), [str(s) for s in streams])
-        )
-        process.start()
-        process.join(PATIENCE)
-        if process.exitcode is None:
-            process.kill()
-            raise subprocess.TimeoutExpired(words, PATIENCE)
-        out, err = (stream.read_text(encoding="utf-8") for stream in streams)
-    assert "Traceback" not in err, err
-    return Done(process.exitcode, out, err)
+    log = logging.getLogger("subcut")
+    logging_before = log.handlers[:], log.level, log.propagate
+    terminate, threshold = signal.getsignal(signal.SIGTERM), gc.get_threshold()
+    try:
+        with mock.patch.object(cli, "_log_heartbeat", lambda: None):
+            yield
+    finally:
+        log.handlers[:], log.level, log.propagate = logging_before
+        signal.signal(signal.SIGTERM, terminate)
+        gc.set_threshold(*threshold)
 
 
 def in_process(*words: str | Path) -> Result:
     """Run one command line in this process, where the test stands; an error is raised, not shown."""
     from subgraph import cli
 
-    log = logging.getLogger("subcut")
-    before = log.handlers[:], log.level, log.propagate
-    try:
-        with mock.patch.object(cli, "_log_heartbeat", lambda: None):
-            command = typer.main.get_command(cli.app)
-            result = command.main(args=[str(w) for w in words], prog_name="subcut", standalone_mode=False)
-    finally:
-        log.handlers[:], log.level, log.propagate = before
+    with _own_settings():
+        command = typer.main.get_command(cli.app)
+        result = command.main(args=[str(w) for w in words], prog_name="subcut", standalone_mode=False)
     assert isinstance(result, Result)
     return result
 

@@ -112,5 +112,4 @@ def test_our_own_time_grows_no_faster_than_the_items(
         rng = random.Random(n)
         faults = tuple(Fault(connected(rng, parents, k), 0.4) for k in (1, 2, 3))
         seconds[n] = own_seconds(Scenario("large", 0, parents, faults, profile))
-    assert seconds[20_000] < 4
     assert seconds[20_000] <= 20 * 4 * max(seconds[1_000], 0.02)

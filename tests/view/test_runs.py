@@ -13,7 +13,7 @@ import pytest
 from subgraph.errors import UsageError
 from subgraph.view import runs
 from subgraph.view.runs import MAX_KEPT, Runs
-from tests.helpers.run_command import chain
+from tests.helpers.run_command import PATIENCE, chain
 
 
 def script(text: str) -> Any:
@@ -22,7 +22,7 @@ def script(text: str) -> Any:
 
 
 def ended(session: Runs) -> dict[str, Any]:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while session.events[-1]["type"] != "end":
         assert time.monotonic() < until
         session.after(session.events[-1]["id"], 1.0)

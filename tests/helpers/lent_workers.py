@@ -1,0 +1,102 @@
+"""Workers that outlive the command that started them: the next command of this test process is lent them.
+
+To start one takes longer than most tests. That of the fake candidate is lent once per test: its faults may hang on how
+many processes there were. Tests that are about starting have the fixture `own_workers`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from subgraph.errors import SubcutError
+from subgraph.runtime import reference, worker_pool
+from subgraph.runtime.inputs import Sample
+from subgraph.runtime.protocol import ModelRun
+from subgraph.runtime.worker import Worker
+from subgraph.storage.tensors import Record
+from tests.helpers import fake_candidate
+
+BACKENDS = ("ort", "onnx-reference", fake_candidate.HERE)
+
+State = dict[str, Any]  # of a `Worker`
+T = TypeVar("T")
+_idle: dict[str, list[State]] = defaultdict(list)  # by backend
+_used: list[State] = []  # of the fake candidate, in this test
+
+
+def lend(on: bool = True) -> None:
+    """From now on, commands and fixtures of this process are lent workers, or none."""
+    for module in (reference, worker_pool):
+        vars(module)["Worker"] = LentWorker if on else Worker
+
+
+def next_test() -> None:
+    """What this test has used may be used again."""
+    _idle[fake_candidate.HERE] += _used
+    _used.clear()
+
+
+def close() -> None:
+    """End all processes that nobody uses."""
+    next_test()
+    for states in _idle.values():
+        while states:
+            worker = Worker.__new__(Worker)
+            vars(worker).update(states.pop())
+            worker.close()
+
+
+class LentWorker(Worker):
+    """A worker whose process may be older, and may stand in another folder than its user."""
+
+    def __init__(
+        self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None,
+        bounded: int | None = None, python: Path | None = None,
+    ) -> None:  # fmt: skip
+        limited = bounded is not None and memory is not None  # by the user: the process itself is made for that
+        lent = _idle[backend] if backend in BACKENDS and python is None and not limited else None
+        if lent:
+            vars(self).update(lent.pop())
+            self.timeout, self.memory, self.deadline = timeout, memory, math.inf
+        else:
+            super().__init__(backend, timeout=timeout, memory=memory, bounded=bounded, python=python)
+        self._backend = backend if lent is not None else ""
+        self._keys: set[str] = set()
+
+    def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
+        """As `Worker.load`."""
+        self._keys.add(key)
+        return self._named(lambda: super(LentWorker, self).load(key, model.absolute(), options))
+
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+        """As `Worker.run`."""
+        if isinstance(feeds, Sample):
+            files = [(name, path and str(Path(path).absolute())) for name, path in feeds.files]
+            feeds = replace(feeds, files=files)
+        return self._named(lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds))
+
+    def _named(self, act: Callable[[], T]) -> T:
+        """Errors name files as the user does."""
+        try:
+            return act()
+        except SubcutError as e:
+            e.what = e.what.replace(f"{Path.cwd()}{os.sep}", "")
+            e.args = (e.what,)
+            raise
+
+    def close(self) -> None:
+        """Keep the process for the next test, without the models of this one."""
+        if not self._backend or self._request_lock.locked() or not self.alive:
+            super().close()
+            return
+        for key in self._keys:
+            self.drop(key)
+        kept = _used if self._backend == fake_candidate.HERE else _idle[self._backend]
+        kept.append(dict(vars(self)))
+        self._ended = self._closed = True
