@@ -347,7 +347,7 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     assert asked.code == 2 and command in asked.err and "--trust" in asked.err
     shutil.move(plain, tmp_path / "gone")
     again = subcut("replay", "out.zip", "--trust", cwd=there, env=env)
-    assert again.code == 1 and " is off by " in again.out and ", allowed " in again.out, again
+    assert again.code == 1 and "max error " in again.out and "; limit " in again.out, again
     assert subcut("replay", "out.zip", cwd=there, env=env).code == 1, "trusted before, and the same"
     (there / "out" / CANDIDATE_FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
     assert subcut("replay", "out", cwd=there, env=env).code == 2, "a script that no command names has changed"

@@ -223,7 +223,7 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     assert refused.code == 2 and "no render_sweep" in refused.err and "-f html" in refused.err
     again = subcut("replay", place, "-c", spec, cwd=here)
     assert again.code == 1
-    assert " is off by " in again.out and ", allowed " in again.out
+    assert "max error " in again.out and "; limit " in again.out
 
 
 @pytest.mark.slow
