@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
+from weakref import WeakKeyDictionary
 
 from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
@@ -26,6 +27,8 @@ from subgraph.text import clean, count, nearest
 NO_TENSORS = (".json", ".csv", ".md", ".log", ".txt", ".onnx", ".data", ".prototxt", ".tnnproto", ".tnnmodel", ".mnn",
               ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
 CHOOSE = "say which with --dump-format"
+
+_specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()  # inference starts a process
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,11 @@ def detect(place: Path) -> list[str]:
 
 def hints_of(graph: Graph, layout: str = "") -> DumpHints:
     """The types and shapes of a model's tensors, declared and inferred; `layout`: of the files."""
-    types = shape_inference.infer_types(graph)
-    specs = {name: _spec(types.type_of(name)) for name in {**types.declared, **types.inferred}}
-    return DumpHints({name: spec for name, spec in specs.items() if spec.dtype}, layout)
+    if graph not in _specs:
+        types = shape_inference.infer_types(graph)
+        specs = {name: _spec(types.type_of(name)) for name in {**types.declared, **types.inferred}}
+        _specs[graph] = {name: spec for name, spec in specs.items() if spec.dtype}
+    return DumpHints(_specs[graph], layout)
 
 
 def write(tensors: Tensors, folder: Path, format: str) -> None:

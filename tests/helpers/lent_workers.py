@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -68,6 +69,7 @@ class LentWorker(Worker):
             super().__init__(backend, timeout=timeout, memory=memory, bounded=bounded, python=python)
         self._backend = backend if lent is not None else ""
         self._keys: set[str] = set()
+        self._one_closes = threading.Lock()
 
     def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
         """As `Worker.load`."""
@@ -92,11 +94,16 @@ class LentWorker(Worker):
 
     def close(self) -> None:
         """Keep the process for the next test, without the models of this one."""
-        if not self._backend or self._request_lock.locked() or not self.alive:
-            super().close()
-            return
-        for key in self._keys:
-            self.drop(key)
-        kept = _used if self._backend == fake_candidate.HERE else _idle[self._backend]
-        kept.append(dict(vars(self)))
-        self._ended = self._closed = True
+        with self._one_closes:
+            if not self._backend or self._request_lock.locked() or not self.alive:
+                super().close()
+                return
+            try:
+                for key in self._keys:
+                    self.drop(key)
+            except SubcutError:
+                super().close()
+                return
+            kept = _used if self._backend == fake_candidate.HERE else _idle[self._backend]
+            kept.append(dict(vars(self)))
+            self._ended = self._closed = True
