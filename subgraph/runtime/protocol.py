@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from subgraph.precision import Precision
 from subgraph.runtime.inputs import InputOrigin
 from subgraph.storage.tensors import Record
 
@@ -45,7 +46,7 @@ class BackendInfo:
     """
 
     version: str = ""
-    precision: str = "fp32"
+    precision: Precision = Precision.FP32
     multi: bool = False
     caveat: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)
