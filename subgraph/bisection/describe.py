@@ -17,6 +17,7 @@ from subgraph.diagnosis.diagnosis import diagnose
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import sources
+from subgraph.precision import Precision
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
 from subgraph.runtime.backends import capabilities
@@ -115,7 +116,7 @@ def _reference(oracle: NodeOracle) -> RuntimeDocument:
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
     script = capabilities(backend).script
     name = f"{backend}:{_from_here(given[script])}:{given['build']}" if script else backend
-    return RuntimeDocument(name, backend, options, identity["version"], "fp32")
+    return RuntimeDocument(name, backend, options, identity["version"], Precision.FP32)
 
 
 def _from_here(file: str) -> str:

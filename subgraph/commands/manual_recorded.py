@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.commands.recorded import interval_lines
 from subgraph.errors import InputError
+from subgraph.precision import Precision
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
 def precision_of(recorded: RecordedRuns) -> str | None:
     """What the device that recorded these runs computes in, where the types of the files tell."""
     precision = replace(recorded, precision=None).candidate.precision
-    return None if precision == "fp32" else precision
+    return None if precision == Precision.FP32 else precision
 
 
 def _outputs(compared: RunComparison) -> list[list[Record]]:

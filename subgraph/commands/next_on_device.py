@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from subgraph.precision import Precision
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def next_commands(
     words += ["--dump-layout", recordings.layout] if recordings.layout else []
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
     precision = compared.run.precision or document.precision
-    words += ["--precision", precision] if precision != "fp32" else []
+    words += ["--precision", precision] if precision != Precision.FP32 else []
     words += ["--criterion", document.criterion] if document.criterion != "noise" else []
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [

@@ -4,70 +4,107 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from subgraph.precision import Precision
+
+
+class Fact(StrEnum):
+    """What evidence says, as far as conclusions ask for it."""
+
+    ALIKE = "alike"  # the values look like a change of the right ones
+    APPROXIMATE = "approximate"  # an approximate kernel may be so far off
+    BEYOND = "beyond"  # rounding at the claimed precision does not explain the error
+    CANDIDATE = "candidate"  # onnx's own evaluator agrees with the candidate
+    EXPORT = "export"  # one side is what the model was exported from
+    FITS = "fits"  # rounding at a lower precision explains the error
+    GRID = "grid"  # all values are those of a lower precision
+    INPUT = "input"  # an input of the model was misread
+    OPEN = "open"  # a lower precision may be the reason
+    OVERFLOW = "overflow"  # the claimed precision cannot hold a weight
+    PASS = "pass"  # without some passes of the optimiser it is right
+    RANGE = "range"  # values beyond float16's range are infinite
+    REFERENCE = "reference"  # onnx's own evaluator agrees with the reference
+    RIGHT = "right"  # without the optimiser
+    RIGHT_FINER = "right-finer"  # in full precision
+    SWITCH = "switch"  # without one option
+    WITHIN = "within"  # rounding at the claimed precision explains the error
+    WRONG_FINER = "wrong-finer"  # in full precision as well
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
     kind: conclusion, range, noise, precision, input, likeness, exact, pass, switch, second or export.
-    fact: words by which `CONCLUSIONS` are chosen; "" where it decides nothing.
+    fact: None where it decides nothing. precision: which one the fact is about, where it is a lower one.
+    quoted: what a conclusion that rests on it repeats.
     """
 
     kind: str
     says: str
-    fact: str = ""
+    fact: Fact | None = None
+    precision: Precision | None = None
+    quoted: str = ""
 
 
-# The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim, `{2}`
-# what the error looks like, or how the input was misread; `{3}` the passes.
+# The first is drawn whose facts are all there. `{dtype}`, `{claim}`: the precision that explains the error; `{quoted}`:
+# what the error looks like, or how the input was misread; `{passes}`: those to blame, in brackets.
 CONCLUSIONS = (
-    ("input", "the input, not a node: {2}; the reference fed so gives the same"),
-    ("export", "{2}"),
-    ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
-    ("overflow", "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
-    ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
-    ("range", "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16"),
-    ("switch", "one option of the candidate is the reason: right with that option off"),
-    ("within", "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
-    ("fits wrong-finer", "not known: {0} rounding explains the size of the error, but full precision is as wrong"),
-    ("fits grid", "rounding, not a bug: the candidate computes in {0}; declare --precision {1}"),
+    ((Fact.INPUT,), "the input, not a node: {quoted}; the reference fed so gives the same"),
+    ((Fact.EXPORT,), "{quoted}"),
+    ((Fact.CANDIDATE,), "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
+    ((Fact.OVERFLOW,), "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
+    ((Fact.ALIKE,), "a bug, or another layout or preprocessing: the whole error {quoted}"),
     (
-        "approximate",
-        "no bug, by the size of the error: within 0.002 of the scale, as of approximate kernels",
+        (Fact.RANGE,),
+        "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16",
     ),
-    ("fits right-finer", "rounding, not a bug: {0} arithmetic explains the error, and full precision is right"),
-    ("fits right", "a bug of the candidate's optimiser, or an approximation no worse than {0}: right without it"),
+    ((Fact.SWITCH,), "one option of the candidate is the reason: right with that option off"),
+    ((Fact.WITHIN,), "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
     (
-        "fits",
-        "probably rounding, not a bug: {0} arithmetic explains it; if the candidate uses that, declare --precision {1}",
+        (Fact.FITS, Fact.WRONG_FINER),
+        "not known: {dtype} rounding explains the size of the error, but full precision is as wrong",
+    ),
+    ((Fact.FITS, Fact.GRID), "rounding, not a bug: the candidate computes in {dtype}; declare --precision {claim}"),
+    ((Fact.APPROXIMATE,), "no bug, by the size of the error: within 0.002 of the scale, as of approximate kernels"),
+    (
+        (Fact.FITS, Fact.RIGHT_FINER),
+        "rounding, not a bug: {dtype} arithmetic explains the error, and full precision is right",
     ),
     (
-        "right reference",
-        "a bug of the candidate's optimiser{3}: right without it; onnx's own evaluator confirms the reference",
+        (Fact.FITS, Fact.RIGHT),
+        "a bug of the candidate's optimiser, or an approximation no worse than {dtype}: right without it",
     ),
-    ("right", "a bug of the candidate's optimiser{3}: right without it"),
-    ("wrong-finer", "a bug: full precision is as wrong, so rounding is not the reason"),
     (
-        "right-finer",
-        "not known: right in full precision; a bug of kernels for less, or more rounding than usual",
+        (Fact.FITS,),
+        "probably rounding, not a bug: {dtype} arithmetic explains it; "
+        "if the candidate uses that, declare --precision {claim}",
     ),
-    ("grid", "not known: the candidate computes in {0}, whose rounding explains only a part of the error"),
-    ("open", "not known: a precision below the claimed one might be the reason"),
-    ("beyond reference", "a bug: rounding does not explain it, and onnx's own evaluator agrees with the reference"),
-    ("beyond", "a bug, unless the reference is wrong: rounding does not explain it"),
-    ("reference", "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
+    (
+        (Fact.RIGHT, Fact.REFERENCE),
+        "a bug of the candidate's optimiser{passes}: right without it; onnx's own evaluator confirms the reference",
+    ),
+    ((Fact.RIGHT,), "a bug of the candidate's optimiser{passes}: right without it"),
+    ((Fact.WRONG_FINER,), "a bug: full precision is as wrong, so rounding is not the reason"),
+    ((Fact.RIGHT_FINER,), "not known: right in full precision; a bug of kernels for less, or more rounding than usual"),
+    ((Fact.GRID,), "not known: the candidate computes in {dtype}, whose rounding explains only a part of the error"),
+    ((Fact.OPEN,), "not known: a precision below the claimed one might be the reason"),
+    (
+        (Fact.BEYOND, Fact.REFERENCE),
+        "a bug: rounding does not explain it, and onnx's own evaluator agrees with the reference",
+    ),
+    ((Fact.BEYOND,), "a bug, unless the reference is wrong: rounding does not explain it"),
+    ((Fact.REFERENCE,), "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
 )
 UNKNOWN = "not known: no evidence decides it"
 
 
 def conclude(evidence: Sequence[Evidence]) -> str:
     """The conclusion that the facts of all evidence lead to."""
-    facts = {fact for e in evidence for fact in e.fact.split()}
-    explains = max((p for p in Precision if p in facts), key=Precision.roundoff, default=None)
-    conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed.split())), UNKNOWN)
-    says = {e.fact: e.says for e in reversed(evidence)}
-    alike = next((says[fact] for fact in ("input", "export", "alike") if fact in says), "")
-    passes = f" ({says['pass'].removeprefix('right without ')})" if "pass" in says else ""
-    return conclusion.format(explains and explains.dtype, explains, alike, passes)
+    facts = {e.fact for e in evidence if e.fact}
+    explains = max((e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None)
+    conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed)), UNKNOWN)
+    quoted = {e.fact: e.quoted for e in reversed(evidence)}
+    what = next((quoted[fact] for fact in (Fact.INPUT, Fact.EXPORT, Fact.ALIKE) if fact in quoted), "")
+    passes = f" ({quoted[Fact.PASS]})" if Fact.PASS in quoted else ""
+    return conclusion.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)

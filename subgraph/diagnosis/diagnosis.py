@@ -19,7 +19,7 @@ from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.precision import FLOATS
 from subgraph.comparison.similarity.explanations import join_explanations
-from subgraph.diagnosis.conclusions import Evidence, conclude
+from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
@@ -43,7 +43,7 @@ MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precis
 BEYOND = 10.0  # times the noise: no rounding of that precision
 FAINT = 0.02  # times the noise: a precision that would be off by so much more is not the reason
 NEARER = 10.0  # times nearer to one side than to the other
-NO_EXPORT = frozenset(("within", "approximate"))  # an error that is none
+NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is none
 NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
 
 
@@ -62,10 +62,11 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if verdict.worst:
         evidence += _of_values(WrongOutput(trials, region, verdict.worst))
     evidence += _exact(trials, region, withheld)
-    if not any(one.fact.startswith("right") for one in evidence):
-        evidence += _switches(trials, region, withheld)
-    elif any(one.fact == "right" for one in evidence):
+    facts = {one.fact for one in evidence}
+    if Fact.RIGHT in facts:
         evidence += _passes(trials, region)
+    elif Fact.RIGHT_FINER not in facts:
+        evidence += _switches(trials, region, withheld)
     evidence += _second(trials, region, verdict, withheld)
     if trials.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
@@ -89,7 +90,7 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
                 ends = f"{trials.precision.dtype} ends at {limit:.2e}"
-                yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", "overflow")
+                yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW)
                 return
 
 
@@ -98,18 +99,19 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
     if pair := comparable(*output.values) if output.values else None:
         yield from _noise(output, pair)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
-        yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", "beyond")
-    moved = join_explanations(e for e in output.explanations if not e.grid)
+        yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", Fact.BEYOND)
+    moved = join_explanations(e for e in output.explanations if not e.narrows)
     if wrong_input := output.wrong_input:
-        yield Evidence("input", wrong_input, "input")
+        yield Evidence("input", wrong_input, Fact.INPUT, quoted=wrong_input)
     elif moved:
-        yield Evidence("likeness", f"looks like: {moved}", "alike")
+        says = f"looks like: {moved}"
+        yield Evidence("likeness", says, Fact.ALIKE, quoted=says)
     for explanation in output.explanations:
         grid = explanation.grid
-        if grid == "range":
-            yield Evidence("likeness", explanation.text, "range")
-        elif grid and Precision(grid).eps > output.trials.precision.eps:
-            yield Evidence("likeness", explanation.text, f"grid {grid}")
+        if explanation.beyond_range:
+            yield Evidence("likeness", explanation.text, Fact.RANGE)
+        elif grid and grid.eps > output.trials.precision.eps:
+            yield Evidence("likeness", explanation.text, Fact.GRID, grid)
 
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
@@ -120,9 +122,9 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
         yield Evidence("noise", ruling.why)
         return
     fact = _size(ruling, ruling.metrics.get("noise_ratio"))
-    explains = "explains it" if fact == "within" else "does not explain it"
+    explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
     yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact)
-    if fact != "within":
+    if fact is not Fact.WITHIN:
         yield from _lower_precision(output, pair, claim)
 
 
@@ -130,17 +132,18 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
     """Does a precision below the claimed one explain the error? The finest that does is named."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
-        yield Evidence("precision", f"lower precisions were not tried: {count(nodes, 'node')} take too long", "open")
+        yield Evidence("precision", f"lower precisions were not tried: {count(nodes, 'node')} take too long", Fact.OPEN)
         return
     rest = []
     for precision in _precisions_below(output, claim):
         ruling, name = _ruling(output, pair, precision), precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
-            yield Evidence("precision", f"{name} arithmetic would explain it: {ruling.why}", f"fits {precision}")
+            says = f"{name} arithmetic would explain it: {ruling.why}"
+            yield Evidence("precision", says, Fact.FITS, precision)
             return
         if ruling.status is Status.UNRESOLVED:
-            rest = [Evidence("precision", f"{name} arithmetic is too imprecise here to tell", "open")]
+            rest = [Evidence("precision", f"{name} arithmetic is too imprecise here to tell", Fact.OPEN)]
         elif ratio is not None:
             says = f"{name} arithmetic does not explain it: {ruling.why}"
             rest = [Evidence("precision", says)] if ratio > 1 else []
@@ -149,7 +152,7 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
 
 def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
     """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels bring it up."""
-    on_levels = any(e.grid == Precision.INT8 for e in output.explanations)
+    on_levels = any(e.grid is Precision.INT8 for e in output.explanations)
     return [p for p in Precision if p.eps > claim.eps and (p is not Precision.INT8 or on_levels)]
 
 
@@ -160,13 +163,13 @@ def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     return rule("floor=0")(pair, OutputContext(name, precision, noise))
 
 
-def _size(ruling: Ruling, ratio: float | None) -> str:
+def _size(ruling: Ruling, ratio: float | None) -> Fact | None:
     """The fact about the error's size at the claimed precision."""
     if ruling.label == "approximate kernel":
-        return "approximate"
+        return Fact.APPROXIMATE
     if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
-        return "within"
-    return "beyond" if ratio is None or ratio > BEYOND else ""
+        return Fact.WITHIN
+    return Fact.BEYOND if ratio is None or ratio > BEYOND else None
 
 
 # ---------------------------------------------------------------------------------------------------- other runs
@@ -204,9 +207,9 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     if other.verdict.status is Status.AGREE:
         precision = "lower precision is the reason, or a bug of its kernels"
         blame = precision if other.finer else "the candidate's optimiser is to blame"
-        yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if other.finer else "right")
+        yield Evidence("exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT)
     elif other.verdict.status is Status.FAIL:
-        fact = "wrong-finer" if other.finer else ""
+        fact = Fact.WRONG_FINER if other.finer else None
         yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
     else:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
@@ -220,7 +223,8 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
         yield Evidence("pass", f"not known which pass: {e.what}")
         return
     if sets:
-        yield Evidence("pass", f"right without {in_words(sets)}", "pass")
+        passes = in_words(sets)
+        yield Evidence("pass", f"right without {passes}", Fact.PASS, quoted=passes)
 
 
 def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
@@ -233,7 +237,7 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
             continue
         other = _run_with(trials, region, options, f"switch{k}")
         if other.verdict.status is Status.AGREE:
-            yield Evidence("switch", f"right with {words}", "switch")
+            yield Evidence("switch", f"right with {words}", Fact.SWITCH)
             return
         known = "wrong" if other.verdict.status is Status.FAIL else "not known"
         rest.append(f"not known with {words}: {other.error}" if other.error else f"{known} with {words} as well")
@@ -272,9 +276,9 @@ def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
     collects, which ought to be stacked.
     """
     if verdict.status is Status.AGREE:
-        return Evidence("second", "onnx's own evaluator agrees with the reference", "reference")
+        return Evidence("second", "onnx's own evaluator agrees with the reference", Fact.REFERENCE)
     if nearer:
-        return Evidence("second", "onnx's own evaluator agrees with the candidate", "candidate")
+        return Evidence("second", "onnx's own evaluator agrees with the candidate", Fact.CANDIDATE)
     if verdict.signature is Signature.SHAPE is not candidate.signature:
         why = f"onnx's own evaluator gives other shapes than both: {verdict.why}"
         return Evidence("second", f"no second opinion: {why}")
@@ -297,7 +301,7 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     return near.error * NEARER <= far.error
 
 
-def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Evidence:
+def _of_export(trials: Trials, region: Region, facts: Collection[Fact | None]) -> Evidence:
     """One side is the module that the model was exported from: is the export wrong, or what runs the model?
 
     `facts`: with which side onnx's own evaluator agrees.
@@ -305,10 +309,11 @@ def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Eviden
     known = filter(None, sources(trials.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
     where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
-    module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
+    sides = Fact.REFERENCE, Fact.CANDIDATE
+    module, model = sides if trials.roundings else reversed(sides)
     says = f"the exporter's translation of {where} is wrong, or what runs the model"
     if model in facts:
         says = f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it"
     elif module in facts:
         says = "the export is right, and what runs the model is wrong"
-    return Evidence("export", says, "export")
+    return Evidence("export", says, Fact.EXPORT, quoted=says)

@@ -21,6 +21,7 @@ from pathlib import Path
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
+from subgraph.precision import Precision
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, WrittenNames, same
 from subgraph.recordings.files import filled, natural_order
@@ -43,7 +44,6 @@ FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
 GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 AXIS_ORDERS = ("NCHW", "NHWC")  # layouts that are told apart by values
-CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -295,11 +295,11 @@ def claim_of(run: RecordedRun) -> str:
     """The precision of the coarsest recorded float; int8 where names or types say that it is quantized."""
     entries = [entry for sample in run.samples for entry in sample]
     if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries if e.role == "output"):
-        return "int8"
+        return Precision.INT8
     if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):
-        return "fp16"
+        return Precision.FP16
     dtypes = {entry.dtype for entry in entries}
-    return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
+    return next((claim for claim in (Precision.BF16, Precision.FP16) if claim.dtype in dtypes), Precision.FP32)
 
 
 # ---------------------------------------------------------------------------------------------------- inputs

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from subgraph.precision import Precision
 from subgraph.storage.tensors import Record
 
 WORD_BYTES = 16
@@ -44,7 +45,7 @@ class BackendInfo:
     """
 
     version: str = ""
-    precision: str = "fp32"
+    precision: Precision = Precision.FP32
     multi: bool = False
     caveat: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)

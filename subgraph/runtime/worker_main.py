@@ -25,6 +25,7 @@ from subgraph import plugins, system
 from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
+from subgraph.precision import Precision
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, seal
@@ -213,7 +214,7 @@ class Server:
         with self._of_backend(BackendError, "fails when asked what it is", "correct the file"):
             return BackendInfo(
                 str(module.version() if hasattr(module, "version") else ""),
-                str(module.precision(options) if hasattr(module, "precision") else "fp32"),
+                Precision(module.precision(options)) if hasattr(module, "precision") else Precision.FP32,
                 bool(getattr(module, "MULTI", False)),
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),
                 {k: str(v) for k, v in (module.exact(options) or {} if hasattr(module, "exact") else {}).items()},

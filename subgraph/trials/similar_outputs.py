@@ -130,7 +130,7 @@ class WrongOutput:
         """
         if self.values is None or self.values[0].size > MAX_OUTPUT or self.values[0].dtype.kind in "iub":
             return []
-        alike = any(not e.grid for e in self._alike)
+        alike = any(not e.narrows for e in self._alike)
         inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
         outputs = {misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)}
         found = matching_tensors(*self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.precision)
@@ -145,8 +145,8 @@ class WrongOutput:
     @property
     def looks_like(self) -> list[str]:
         """The explanations as lines of text."""
-        moved = join_explanations(e for e in self.explanations if not e.grid)
-        return [*([moved] if moved else []), *(e.text for e in self.explanations if e.grid)]
+        moved = join_explanations(e for e in self.explanations if not e.narrows)
+        return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
 
     def _other_tensors(self) -> Iterator[tuple[str, Array]]:
         """Tensors of the same size, described: this one in other samples, nearest first; the region's inputs."""

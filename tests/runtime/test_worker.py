@@ -23,6 +23,7 @@ import pytest
 
 from subgraph import system
 from subgraph.errors import BackendError, ModelError, OutOfMemory, Refused, SubcutError, UsageError, WorkerDied
+from subgraph.precision import Precision
 from subgraph.runtime import worker
 from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
@@ -433,6 +434,7 @@ def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
         ("def version(): raise KeyError('v')", BackendError, "fails when asked what it is: KeyError: 'v'"),
         ("def version(): import no_such_module", BackendError, "cannot be used: No module"),
         ("def precision(options): return 1 / 0", BackendError, "fails when asked what it is: ZeroDivisionError"),
+        ("def precision(options): return 'float16'", BackendError, "'float16' is not a valid Precision"),
     ],
 )
 def test_what_it_says_of_itself_may_fail(
@@ -444,8 +446,8 @@ def test_what_it_says_of_itself_may_fail(
 
 def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
-    assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", "fp16", multi=True)
-    assert start().about({}) == BackendInfo("", "fp32", multi=False)
+    assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
+    assert start().about({}) == BackendInfo()
 
 
 @pytest.mark.parametrize(

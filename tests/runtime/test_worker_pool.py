@@ -16,6 +16,7 @@ import pytest
 
 from subgraph import system
 from subgraph.errors import OutOfTime, WorkerDied
+from subgraph.precision import Precision
 from subgraph.runtime import worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
@@ -44,7 +45,7 @@ def pool(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
 
     def make(*, run: str = SAY_WHO, load: str = "pass", top: str = "", **limits: Any) -> Workers:
         path = backend(tmp_path, run=run, load=load, top=top)
-        started.append(Workers(Candidate("mine", path, {"key": "value"}, **limits)))
+        started.append(Workers(Candidate("mine", path, {"key": "fp16"}, **limits)))
         return started[-1]
 
     yield make
@@ -70,7 +71,7 @@ def test_a_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
 
 def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None:
     top = "def version(): return '1.2'\ndef precision(options): return options['key']"
-    assert pool(top=top).about() == BackendInfo("1.2", "value")
+    assert pool(top=top).about() == BackendInfo("1.2", Precision.FP16)
 
 
 def test_an_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:

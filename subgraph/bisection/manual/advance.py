@@ -24,6 +24,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
+from subgraph.precision import Precision
 from subgraph.runtime.candidate import BY_HAND, Candidate
 from subgraph.search import Settings
 from subgraph.storage import folders
@@ -37,8 +38,6 @@ WHOLE = "the whole model"
 RUN = " (run "  # of a task that is run several times
 FEW = 3  # nodes that are left out; a region is then named by them
 GONE = "put it back; or subcut manual reset, then start anew"
-# The precision that a device claims, by the type of the inputs that it takes.
-CLAIMS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 
 def check(state: ManualState, trials: Trials) -> None:
@@ -113,7 +112,7 @@ def model_digest(graph: Graph) -> str:
 def options_of(state: ManualState) -> BisectionOptions:
     """The bisection that a loop stands for."""
     request = state.request
-    claim = request.precision or CLAIMS.get(state.task_format.form.dtype)
+    claim = request.precision or Precision.of_type(state.task_format.form.dtype.removeprefix("u"))  # of its inputs
     candidate = Candidate(state.name, BY_HAND, precision=claim)
     setup = Setup(candidate, state.feeding, state.folder.parent, request.criterion, request.freeze)
     notes = (*request.notes, *_notes(state))

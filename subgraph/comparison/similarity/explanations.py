@@ -45,12 +45,18 @@ class Explanation:
     Attributes:
         text: one phrase for people, `values 128 too low` for example.
         residual: what stays unexplained in the worst element, over the spread of the candidate's values.
-        grid: how values were narrowed (fp16, bf16, int8, or "range"); empty where they were moved or transformed.
+        grid: the precision to which all values were rounded. beyond_range: large values became infinite.
     """
 
     text: str
     residual: float = 0.0
-    grid: str = ""
+    grid: Precision | None = None
+    beyond_range: bool = False
+
+    @property
+    def narrows(self) -> bool:
+        """Are the values those of a narrower type? Else they were moved or transformed."""
+        return self.beyond_range or self.grid is not None
 
 
 def find_explanations(
@@ -78,7 +84,7 @@ def find_explanations(
         overflow = _describe_overflow(reference, candidate)
         grid = find_grid(reference, candidate)
     if overflow:
-        explanations = [Explanation(overflow, grid="range")]
+        explanations = [Explanation(overflow, beyond_range=True)]
     return [*explanations, *([Explanation(grid[1], grid=grid[0])] if grid else [])]
 
 
