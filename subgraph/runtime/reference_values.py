@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from subgraph.graph import region
@@ -143,5 +143,5 @@ class ReferenceValues:
                 if file not in self._digests:
                     self._digests[file] = file_digest(Path(file))
             contents = [self._digests[file] for file in r.files]
-            identities.append(repr((replace(r, files=()).to_json(), contents)))
+            identities.append(repr((asdict(replace(r, files=())), contents)))
         return identities

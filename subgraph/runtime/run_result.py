@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
@@ -116,7 +116,7 @@ def from_document(document: Mapping[str, Any]) -> RunResult:
         verdict = Verdict(status, signature, failure["why"], (), failure["process"], build, run)
         return RunResult(failure=verdict, build=build, run=run, made=made, sources=sources)
     samples = document["samples"]
-    tensors = tuple({r["name"]: Record.from_json(r) for r in sample["tensors"]} for sample in samples)
+    tensors = tuple({r.name: r for r in from_json(list[Record], sample["tensors"])} for sample in samples)
     others = tuple(tuple(sample["others"]) for sample in samples)
     return RunResult(tensors, others, None, build, run, made=made, sources=sources)
 

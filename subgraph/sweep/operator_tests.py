@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
@@ -148,7 +148,7 @@ def collect(store: Store) -> OperatorTests:
 
 
 def _parse(entry: Mapping[str, Any]) -> OperatorTest:
-    inputs, outputs = (tuple(map(Record.from_json, entry[role])) for role in ("inputs", "outputs"))
+    inputs, outputs = (tuple(from_json(list[Record], entry[role])) for role in ("inputs", "outputs"))
     return OperatorTest(**{**entry, "inputs": inputs, "outputs": outputs})
 
 
@@ -269,7 +269,7 @@ def _write(test: _OnnxTest, folder: Path) -> OperatorTest:
         raise InputError("it names no output")
     if _is_random(folder, inputs):
         raise InputError(RANDOM)
-    records = {"inputs": [r.to_json() for r in inputs], "outputs": [r.to_json() for r in outputs]}
+    records = {"inputs": to_json(inputs), "outputs": to_json(outputs)}
     files = {f.name: file_digest(f) for f in folder.iterdir()}
     key = digest(test.name, records, files, test.rtol, test.atol)
     return OperatorTest(test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key)
