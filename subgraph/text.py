@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import re
 import unicodedata
@@ -156,6 +155,8 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters. Complexity: linear in the
     names.
     """
+    import difflib  # 1 ms
+
     low = word.lower()
     pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
 
