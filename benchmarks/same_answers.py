@@ -105,12 +105,12 @@ def _row(k: int) -> str:
 
 
 def run(out: Path, subcut: Path, *, only: str, prepared: Path | None, jobs: int, limit: float) -> None:
-    """Run the groups whose titles match, and write their answers below a new folder."""
+    """Run the groups whose titles match, and write their answers below a folder, in the place of earlier ones."""
     chosen = [group for group in groups() if fnmatch(group.title, only)]
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     if prepared is None:
         prepared = out / "given"
-        for name in sorted({group.folder for group in chosen}):
+        for name in sorted({group.folder for group in chosen if not (prepared / group.folder).exists()}):
             given.write(name, prepared / name, subcut)
     runner = Runner(subcut.absolute(), prepared.absolute(), out, limit)
     began = time.monotonic()
@@ -282,7 +282,7 @@ def _options(arguments: Sequence[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     jobs = parser.add_subparsers(dest="job", required=True)
     runs = jobs.add_parser("run", help="run the commands and keep their answers")
-    runs.add_argument("out", type=Path, metavar="OUT", help="a new folder")
+    runs.add_argument("out", type=Path, metavar="OUT", help="a new folder; in an old one, groups are run again")
     runs.add_argument("--subcut", type=Path, default=Path(sys.executable).with_name("subcut"), metavar="PATH")
     runs.add_argument("--given", type=Path, metavar="OUT2", help="an earlier run, whose prepared folders are used")
     runs.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="groups at a time (default 2)")
