@@ -2,8 +2,8 @@
 
 Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a limit of memory. It
 loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
-`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function` or `check`; `seconds` is the limit of
-processor time.
+`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function`, `check` (a model) or `check_file`;
+`seconds` is the limit of processor time.
 
 The kernel ends the process at the limit of time, so that it cannot outlive a parent that was killed by much.
 """
@@ -52,14 +52,17 @@ def _allow(seconds: int) -> None:
 def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
     onnx = _extension(folder)
     if call == "infer":
-        inferred: bytes = onnx.shape_inference.infer_shapes(data, False, **options)
+        inferred: bytes = onnx.shape_inference.infer_shapes(data, **options)
         return inferred
     if call == "convert":
         converted: bytes = onnx.version_converter.convert_version(data, options["version"])
         return converted
     if call == "function":
         return _function(onnx.defs, data, **options)
-    onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
+    if call == "check":
+        onnx.checker.check_model(data, False, False, False)
+    else:
+        onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
     return b""
 
 

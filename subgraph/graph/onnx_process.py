@@ -41,14 +41,17 @@ class OnnxProcess:
         self._child: Answering | None = None
 
     def infer_shapes(
-        self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False
+        self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False, check_types: bool = False
     ) -> protobuf.ModelProto:
         """The model with inferred types; `track`: values of 1-D tensors as well, which onnx calls data propagation.
+
+        `strict`: errors are reported. `check_types`: so is a tensor of a type that its operator does not take.
 
         Raises:
             OnnxError: onnx reports an error. ModelError: the process exceeded a limit, or crashed.
         """
-        data = self._ask("infer", model.SerializeToString(), strict_mode=strict, data_prop=track)
+        options = {"check_type": check_types, "strict_mode": strict, "data_prop": track}
+        data = self._ask("infer", model.SerializeToString(), **options)
         return type(model).FromString(data)
 
     def convert(self, model: protobuf.ModelProto, version: int) -> protobuf.ModelProto:
@@ -89,13 +92,16 @@ class OnnxProcess:
         body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
         return protobuf.protos().FunctionProto.FromString(body)
 
-    def check(self, file: Path) -> None:
-        """Run onnx.checker on a file.
+    def check(self, model: protobuf.ModelProto | Path) -> None:
+        """Run onnx.checker on a model, or on a file with its external data.
 
         Raises:
             OnnxError: it refuses the model. ModelError: the process exceeded a limit, or crashed.
         """
-        self._ask("check", os.fsencode(file))
+        if isinstance(model, Path):
+            self._ask("check_file", os.fsencode(model))
+        else:
+            self._ask("check", model.SerializeToString())
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
         child = self._child = self._child or self._start()
@@ -122,6 +128,7 @@ class OnnxProcess:
             "infer": "shape inference",
             "convert": "version converter",
             "check": "checker",
+            "check_file": "checker",
             "function": "operator functions",
         }[call]
         what = f"onnx's {task} failed on {self.path.name}: {how}, at its limit of time or memory, or by a crash"

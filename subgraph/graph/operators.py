@@ -1,6 +1,4 @@
-"""Node → `SchemaIssue`s: attributes, inputs, outputs and types that do not fit the schema of its operator.
-
-onnx keeps all versions of every schema, so an issue can name the opset from which on the node would fit.
+"""Node → why it does not fit the schema of its operator, and the opset from which on it does; names of types.
 
 Operators that the model itself defines, its local functions, are inlined at loading by onnx and by most runtimes. Forty
 functions that each call the one before twice fit into 3 kB and expand to 10¹² nodes.
@@ -8,183 +6,56 @@ functions that each call the one before twice fit into 3 kB and expand to 10¹²
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.opsets import canonical_domain, history, newest_opsets, schema
-from subgraph.graph.walk import FunctionKey, operator
+from subgraph.graph.opsets import history, schema
+from subgraph.graph.walk import FunctionKey
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
 
-MAX_NAMES = 20_000  # among which similar names are searched; takes 0.1 s
 MAX_EXPANDED = 10_000_000  # nodes, with local functions inlined; the largest models that anyone runs have 10⁵
 UNLIMITED = 1 << 16  # inputs; a schema without a limit gives 2³¹ − 1
-# Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`) but onnx has not, or
-# only in later opsets: onnxruntime's optimizer and old exporters write them.
-RUNTIME_OWN = frozenset(
-    "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization MeanVarianceNormalization "
-    "ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu".split()
-)
 
 
-@dataclass(frozen=True)
-class SchemaIssue:
-    """One issue of a node; the node is the subject of the sentence `what`: "reads 'x' as int64 …"."""
+def misfit(node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = "") -> str:
+    """Why a node does not fit its operator at a version of its domain: the first reason, "" if it fits.
 
-    kind: str
-    what: str
-    hint: str = ""
-    tensor: str | None = None
-    fatal: bool = True
-
-
-@dataclass(frozen=True)
-class Schemas:
-    """The operators that a model may use: opset version by domain, and keys of its local functions."""
-
-    opsets: Mapping[str, int]
-    functions: frozenset[FunctionKey] = field(default=frozenset())
-
-    def check(self, node: protobuf.NodeProto, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
-        """The issues of a node. `types`: tensor → `tensor(float)`; unknown if missing or empty.
-
-        Calls of local functions, domains without schemas and opsets newer than the installed onnx are not checked.
-        """
-        domain = canonical_domain(node.domain)
-        version = self.opsets.get(domain)
-        if version is None or version > newest_opsets().get(domain, 0):
-            return
-        if self.functions and operator(node) in self.functions:
-            return
-        known = schema(str(node.op_type), version, domain)
-        if known is None:
-            yield _unknown(domain, str(node.op_type), version)
-        elif known.deprecated:
-            hint = "convert the model to a newer opset with onnx.version_converter, or export it anew"
-            yield SchemaIssue("op", f"is no longer part of opset {version} (since {known.since_version})", hint)
-        else:
-            checked = _NodeSchema(node, known, domain, version)
-            yield from checked.attributes()
-            yield from checked.arity()
-            if node.op_type != "Constant":  # before opset 9 its schema allows floats only, but runtimes accept others
-                yield from checked.types(types)
+    The node is the subject of the sentence: "reads 'x' as int64 …". `types`: tensor → `tensor(float)`, as far as known.
+    """
+    known = schema(str(node.op_type), version, domain)
+    if known is None:
+        first = next((f": it comes with opset {s.since_version}" for s in history(str(node.op_type), domain)), "")
+        return f"is not part of opset {version}{first}"
+    if known.deprecated:
+        return f"is no longer part of opset {version} (since {known.since_version})"
+    present = {str(a.name) for a in node.attribute}
+    for name in sorted(present - set(known.attributes)):
+        if not name.startswith("__"):  # such names are reserved for tools
+            return f"has the attribute '{name}', which opset {version} does not know"
+    for name, formal in known.attributes.items():
+        if formal.required and name not in present:
+            return f"lacks the attribute '{name}', which it needs at opset {version}"
+    for role, names, low, high in (
+        ("input", node.input, known.min_input, known.max_input),
+        ("output", node.output, known.min_output, known.max_output),
+    ):
+        if not low <= len(names) <= high:
+            limits = f"{low}" if low == high else f"{low} or more" if high > UNLIMITED else f"{low} to {high}"
+            return f"has {count(len(names), role)}; at opset {version} it has {limits}"
+    pairs = ((name, formal, types.get(name)) for name, formal in _paired(node.input, known.inputs))
+    wrong = ((name, shown(actual), _listed(f.types)) for name, f, actual in pairs if actual and actual not in f.types)
+    return next((f"reads '{n}' as {is_}; at opset {version} it takes {allowed}" for n, is_, allowed in wrong), "")
 
 
-@cache
-def _unknown(domain: str, op: str, version: int) -> SchemaIssue:
-    """The issue of an operator that this opset does not have."""
-    import onnx.defs
-
-    since = [int(s.since_version) for s in history(op, domain)]
-    if op in RUNTIME_OWN and not domain:
-        hint = "onnxruntime knows it, other runtimes and converters do not: export without its optimisations"
-        return SchemaIssue("op", f"is not part of opset {version}", hint, fatal=False)
-    if since:
-        what = f"is not part of opset {version}: it comes with opset {since[0]}"
-        return SchemaIssue("op", what, f"import opset {since[0]} (onnx.version_converter), or export with it")
-    guess = did_you_mean(op, {str(s.name) for s in onnx.defs.get_all_schemas() if s.domain == domain})
-    what = f"is no operator of domain '{domain or 'ai.onnx'}'"
-    return SchemaIssue("op", what, " ".join(filter(None, (guess, "an operator of your own needs a domain of its own"))))
-
-
-@dataclass(frozen=True)
-class _NodeSchema:
-    """A node and its schema, of which each method checks a part."""
-
-    node: protobuf.NodeProto
-    schema: Any
-    domain: str
-    version: int
-
-    def attributes(self) -> Iterator[SchemaIssue]:
-        allowed = self.schema.attributes
-        for attribute in self.node.attribute:
-            name, formal = str(attribute.name), allowed.get(attribute.name)
-            if formal is None and not name.startswith("__"):  # such names are reserved for tools
-                what = f"has the attribute '{name}', which opset {self.version} does not know"
-                hint = self._since("attributes", name) or did_you_mean(name, allowed) or "remove it"
-                yield SchemaIssue("attribute", what, hint)
-            elif formal is not None and attribute.type and attribute.type != formal.type.value:
-                actual = protobuf.protos().AttributeProto.AttributeType.Name(attribute.type)
-                what = f"has the attribute '{name}' as {actual}, but it is {formal.type.name}"
-                yield SchemaIssue("attribute", what, "set it again with that type")
-        present = Counter(str(a.name) for a in self.node.attribute)
-        for name, number in present.items():
-            if number > 1:
-                yield SchemaIssue("attribute", f"has the attribute '{name}' {number} times", "keep one of them")
-        for name, formal in allowed.items():
-            if formal.required and name not in present:
-                yield SchemaIssue("attribute", f"lacks the attribute '{name}', which it needs", "set it")
-
-    def arity(self) -> Iterator[SchemaIssue]:
-        s = self.schema
-        for role, names, formals, low, high in (
-            ("input", self.node.input, s.inputs, s.min_input, s.max_input),
-            ("output", self.node.output, s.outputs, s.min_output, s.max_output),
-        ):
-            if not low <= len(names) <= high:
-                limits = f"{low}" if low == high else f"{low} or more" if high > UNLIMITED else f"{low} to {high}"
-                what = f"has {count(len(names), role)}; at opset {self.version} it has {limits}"
-                listed = f"they are: {', '.join(f.name for f in formals)}" if formals else ""
-                yield SchemaIssue("arity", what, self._since(role, len(names)) or listed)
-        for name, formal in zip(self.node.input, s.inputs, strict=False):
-            if not name and formal.option.name != "Optional":
-                what = f"leaves out its input '{formal.name}', which it needs"
-                yield SchemaIssue("arity", what, "name a tensor there")
-
-    def types(self, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
-        """Inputs and outputs of types that are not allowed, or that differ where they must be equal."""
-        bound: dict[str, tuple[str, str]] = {}  # type parameter (T) → type, and the tensor that bound it
-        wrong: set[str] = set()  # type parameters with an issue at an input: outputs would only repeat it
-        for made, names, formals in (
-            (False, self.node.input, self.schema.inputs),
-            (True, self.node.output, self.schema.outputs),
-        ):
-            for name, formal in _paired(names, formals):
-                actual = types.get(name)
-                if not actual or (made and formal.type_str in wrong):
-                    continue
-                if actual not in formal.types:
-                    wrong.add(formal.type_str)
-                    yield self._not_allowed(name, actual, formal, made)
-                elif "(" not in formal.type_str and (formal.option.name != "Variadic" or formal.is_homogeneous):
-                    other, first = bound.setdefault(formal.type_str, (actual, name))
-                    if other != actual:
-                        wrong.add(formal.type_str)
-                        yield _mixed(name, actual, first, other, made)
-
-    def _not_allowed(self, name: str, actual: str, formal: Any, made: bool) -> SchemaIssue:
-        allowed = _listed(formal.types)
-        if made:
-            what = f"makes '{name}', declared as {shown(actual)}; at opset {self.version} it makes {allowed}"
-            return SchemaIssue("type", what, "correct the declared type", name)
-        what = f"reads '{name}' as {shown(actual)}; at opset {self.version} it takes {allowed}"
-        later = self._since(formal.name, actual)
-        return SchemaIssue("type", what, f"{later}{', or ' if later else ''}put a Cast before it", name)
-
-    def _since(self, part: str, value: str | int) -> str:
-        """Hint with the first later opset in which `value` fits (see `_fits`); empty if there is none."""
-        for s in history(self.schema.name, self.domain):
-            if s.since_version > self.version and not s.deprecated and _fits(s, part, value):
-                return f"that is right from opset {s.since_version} on: convert the model (onnx.version_converter)"
-        return ""
-
-
-def _fits(schema: Any, part: str, value: str | int) -> bool:
-    """Is `value` one of the attributes, a valid number of inputs or outputs, or a type of the input named `part`?"""
-    if part == "attributes":
-        return value in schema.attributes
-    if part in ("input", "output") and isinstance(value, int):
-        return bool(getattr(schema, f"min_{part}") <= value <= getattr(schema, f"max_{part}"))
-    return any(formal.name == part and value in formal.types for formal in schema.inputs)
+def known_from(node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = "") -> int | None:
+    """The first later version of the domain in which a node fits its operator; None if there is none."""
+    versions = (int(s.since_version) for s in history(str(node.op_type), domain))
+    return next((v for v in versions if v > version and not misfit(node, v, types, domain)), None)
 
 
 def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
@@ -194,21 +65,6 @@ def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
             yield name, formals[position]
         elif name and formals and formals[-1].option.name == "Variadic":
             yield name, formals[-1]
-
-
-def _mixed(name: str, actual: str, first: str, other: str, made: bool) -> SchemaIssue:
-    """The issue that two tensors differ in type, though they share a type parameter."""
-    if made:
-        what = f"makes '{name}' as {shown(other)} (the type of '{first}'), but it is declared as {shown(actual)}"
-        return SchemaIssue("type", what, "correct the declared type", name)
-    what = f"mixes types: '{first}' is {shown(other)}, '{name}' is {shown(actual)}"
-    return SchemaIssue("type", what, "they must be the same: cast one of the two", name)
-
-
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """`did you mean 'alpha'?`; empty if no name is similar, or there are more than `MAX_NAMES`."""
-    close = difflib.get_close_matches(name, names, 2) if len(names) <= MAX_NAMES else []
-    return f"did you mean {' or '.join(repr(n) for n in close)}?" if close else ""
 
 
 def _listed(types: Iterable[str]) -> str:

@@ -20,21 +20,35 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import type_text
-from subgraph.graph.opsets import canonical_domain, imported, opset_of, schema
-from subgraph.graph.walk import all_nodes, assign
+from subgraph.graph.opsets import STANDARD, canonical_domain, imported, newest_opsets, opset_of, schema
+from subgraph.graph.walk import all_nodes, assign, functions_of, operator
 
+# Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`) but onnx has not, or
+# only in later opsets: onnxruntime's optimizer and old exporters write them.
+RUNTIME_OWN = frozenset(
+    "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization MeanVarianceNormalization "
+    "ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu".split()
+)
+RUNTIME_DOMAIN = "#onnxruntime"
 FIRST_TRACKED_OPSET = 5  # before it Reshape had no shape input, and no operator's output shape depended on values
 
-Errors: TypeAlias = dict[tuple[int, str], None]  # ordered set of (node, message) of one inference
+Errors: TypeAlias = dict[tuple[int | None, str], None]  # ordered set of (node, message) of one inference
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """An error that shape inference reports at a node; `certain` if also without tracking values."""
+    """An error that onnx reports: its checker the first one, its shape inference one per node.
 
-    node: int
+    Attributes:
+        node: index of the top-level node; None if it concerns the model as a whole.
+        certain: it makes the model invalid; without, shape inference finds it only while it tracks values.
+        from_checker: the checker reports it.
+    """
+
+    node: int | None
     text: str
     certain: bool
+    from_checker: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,7 @@ class InferredTypes:
         inferred: types of node outputs that shape inference found or completed.
         graph: a sorted copy of the graph in onnx's own classes, with inferred types in its bodies as well; each node,
             also in a body, is named after the index of its top-level node: `#17`.
-        complaints: errors that the inference reported.
+        complaints: errors that onnx's checker and its inference reported.
     """
 
     declared: dict[str, protobuf.TypeProto]
@@ -71,8 +85,8 @@ def infer_types(graph: Graph) -> InferredTypes:
             inner.name = f"#{i}"
     _sort(graph, model.graph)
     known = imported(model)
-    for domain in first_users(graph):
-        if domain not in known:  # otherwise inference gives up on the whole model
+    for domain in {canonical_domain(node.domain) for node in all_nodes(graph.nodes)}:
+        if domain and domain not in known:  # otherwise inference gives up on the whole model
             model.opset_import.add(domain=domain, version=1)
     for sparse in model.graph.sparse_initializer:  # inference mistakes the list of values for the tensor
         tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
@@ -80,21 +94,53 @@ def infer_types(graph: Graph) -> InferredTypes:
         for size in sparse.dims:
             tensor.shape.dim.add(dim_value=size)
     model.graph.ClearField("sparse_initializer")
+    _declare_weights_on_disk(model.graph)
+    _set_runtime_operators_apart(model)
     declared = graph.declared_types()
-    _write_defaults(model)
     with OnnxProcess(graph.path) as onnx:
+        refused = _check(model, onnx)
+        _write_defaults(model)
         model, complaints = infer_model(model, onnx)
     inferred = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
-    return InferredTypes(declared, inferred, model.graph, complaints)
+    return InferredTypes(declared, inferred, model.graph, [*refused, *complaints])
 
 
-def first_users(graph: Graph) -> dict[str, int]:
-    """Domain → index of the first node that uses it, itself or in a body."""
-    first: dict[str, int] = {}
-    for i, node in enumerate(graph.nodes):
-        for inner in all_nodes([node]):
-            first.setdefault(canonical_domain(inner.domain), i)
-    return first
+def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
+    """Make weights whose bytes are not in the model inputs of it: onnx need not find their files."""
+    large = [tensor for tensor in graph.initializer if protobuf.on_disk(tensor)]
+    inputs = {v.name for v in graph.input}
+    for tensor in large:
+        if tensor.name not in inputs:
+            kind = graph.input.add(name=tensor.name).type.tensor_type
+            kind.elem_type = tensor.data_type
+            for size in tensor.dims:
+                kind.shape.dim.add(dim_value=size)
+    assign(graph.initializer, [tensor for tensor in graph.initializer if not protobuf.on_disk(tensor)])
+
+
+def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
+    """Operators that onnxruntime alone has in the standard domain are not checked: here they are of another domain."""
+    opset, functions = opset_of(model, 0), functions_of(model)
+    for node in all_nodes(model.graph.node):
+        apart = node.op_type in RUNTIME_OWN and node.domain in STANDARD and operator(node) not in functions
+        if apart and schema(node.op_type, opset) is None:
+            node.domain = RUNTIME_DOMAIN
+    model.opset_import.add(domain=RUNTIME_DOMAIN, version=1)
+
+
+def _check(model: protobuf.ModelProto, onnx: OnnxProcess) -> list[Complaint]:
+    """What onnx.checker refuses first, if anything. Of opsets newer than onnx nothing is known."""
+    newest = newest_opsets()
+    if any(version > newest.get(domain, version) for domain, version in imported(model).items()):
+        return []
+    try:
+        onnx.check(model)
+    except OnnxError as e:
+        text, _, context = str(e).partition("==> Context:")
+        at = re.search(r"[Nn]ame: #(\d+) OpType", context) or re.search(r"[Nn]ame: #(\d+) OpType", text)
+        what = " ".join(text.split()).removeprefix("ValidationError: ")
+        return [Complaint(int(at[1]) if at else None, what, certain=True, from_checker=True)]
+    return []
 
 
 def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
@@ -140,13 +186,14 @@ def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf
     if opset_of(model, 0) >= FIRST_TRACKED_OPSET:
         with contextlib.suppress(ModelError):
             inferred, errors = _infer(onnx, model, track=True)
+            errors = certain | errors
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 
 def _infer(onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool) -> tuple[protobuf.ModelProto, Errors]:
     """One inference; if it stops at an error, a second one that ignores errors."""
     try:
-        return onnx.infer_shapes(model, strict=True, track=track), {}
+        return onnx.infer_shapes(model, strict=True, track=track, check_types=not track), {}
     except OnnxError as e:
         errors = _parse_errors(str(e))
     try:
@@ -156,9 +203,9 @@ def _infer(onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool) -> tup
 
 
 def _parse_errors(message: str) -> Errors:
-    """(node, text) per line of an inference error, without the prefixes of enclosing nodes."""
+    """(node, text) per line of an inference error, without the prefixes of outer nodes; all of it if none names one."""
     errors: Errors = {}
     for line in message.splitlines():
         if at := re.search(r"node name: #(\d+)\)", line):
             errors[int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()] = None
-    return errors
+    return errors or {(None, " ".join(message.removeprefix("InferenceError: ").split())): None}

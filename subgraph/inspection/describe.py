@@ -27,7 +27,6 @@ from subgraph.runtime.inputs import Feeding
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
-UNMEASURABLE = frozenset(("cycle", "twice", "opset"))  # kinds of problems with which nothing can be run
 
 
 @dataclass(frozen=True)
@@ -314,8 +313,10 @@ class _Facts:
         return RunEntry(len(self.measured.tensors), self.measured.samples, self.feeding.seed, fed)
 
     def _problem(self, p: Problem) -> ProblemEntry:
-        node = None if p.node is None else self.node(p.node)
-        return ProblemEntry(p.kind, p.fatal, node, p.tensor, p.what, p.hint)
+        if p.node is None:
+            return ProblemEntry(p.kind, p.fatal, None, p.tensor, p.what, p.hint)
+        what = f"{node_title(self.graph, p.node)}: {p.what}"
+        return ProblemEntry(p.kind, p.fatal, self.node(p.node), p.tensor, what, p.hint)
 
     def node(self, i: int) -> NodeInfo:
         node, label = self.graph.nodes[i], self.graph.label(i)
@@ -361,7 +362,7 @@ def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Fact
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     """The facts with these tensors measured, as far as the reference computes them, and notes on the others."""
     graph, types = facts.graph, facts.types
-    obstacle = next((p for p in facts.problems if p.fatal and p.kind in UNMEASURABLE), None)
+    obstacle = next((p for p in facts.problems if p.fatal and p.node is None and p.tensor is None), None)
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
     affected = affected_nodes(graph, facts.problems)

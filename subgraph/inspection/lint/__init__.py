@@ -32,7 +32,7 @@ from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
 from subgraph.inspection.ranges import MeasuredTensors, measure
-from subgraph.inspection.validate import Problem, find_problems, node_title
+from subgraph.inspection.validate import Problem, find_problems
 from subgraph.origins.source import Source, source
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.text import clean
@@ -132,10 +132,8 @@ class LintContext:
 
     def problem_issue(self, problem: Problem, default_fix: str = "") -> LintIssue:
         """A problem of the model as warning or note."""
-        title = "" if problem.node is None else node_title(self.graph, problem.node)
-        reason = problem.what.removeprefix(title).lstrip(": ")
         issue = warning if problem.fatal else note
-        return issue(self.at(problem.node), reason, problem.hint or default_fix, problem.tensor)
+        return issue(self.at(problem.node), problem.what, problem.hint or default_fix, problem.tensor)
 
     def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
         """Does an input depend on values of model inputs, not only on their shapes? True in bodies and functions."""

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.graph.operators import Schemas
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue
 
-OWN_RULES = ("type", "name")  # kinds of problems that rules `types` and `duplicate-names` report
 LOOK = "subcut inspect shows what stands around it"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """The problems that `subcut inspect` lists, and those of nodes in local functions, whose types are unknown."""
-    yield from (context.problem_issue(p, LOOK) for p in context.problems if p.kind not in OWN_RULES)
-    functions = frozenset(context.graph.functions)
-    for scope in context.scopes:
-        if scope.nodes and scope.nodes[0].top is None:
-            schemas = Schemas(scope.opsets, functions)
-            for node in scope.nodes:
-                for issue in schemas.check(node.proto, {}):
-                    yield (warning if issue.fatal else note)(node, issue.what, issue.hint or LOOK, issue.tensor)
+    """The problems that `subcut inspect` lists, but for those of rule `types`."""
+    return (context.problem_issue(p, LOOK) for p in context.problems if p.kind != "type")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.graph.operators import Schemas, element_text, type_text
+from subgraph.graph import protobuf
+from subgraph.graph.operators import element_text, misfit, type_text
+from subgraph.graph.walk import operator
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
@@ -25,36 +27,34 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     if own is not None and own > target:
         reason = f"the model imports opset {own}, the target takes up to {target}: it may refuse the file as it is"
         yield note(None, reason, CONVERT)
-    functions = frozenset(context.graph.functions)
+    functions = context.graph.functions
     for scope in context.scopes:
         version = scope.opsets.get("", 0)
         if version > target:
-            before = Schemas(scope.opsets, functions)
-            after = Schemas({**scope.opsets, "": target}, functions)
             for node in scope.nodes:
-                if not node.domain:
-                    yield from _newer(node, before, after, target)
+                if not node.domain and operator(node.proto) not in functions:
+                    yield from _newer(node, version, target)
 
 
-def _newer(node: LintNode, before: Schemas, after: Schemas, target: int) -> Iterator[LintIssue]:
-    """Issues of a node at the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""
+def _newer(node: LintNode, version: int, target: int) -> Iterator[LintIssue]:
+    """Why a node does not fit the target's opset, unless it is invalid anyway (rules `types` and `invalid`)."""
     types = _types(node)
-    new = [issue for issue in after.check(node.proto, types) if not _is_default(node, issue.what)]
-    if new and not any(before.check(node.proto, types)):
-        for issue in new:
-            reason = issue.what if f"opset {target}" in issue.what else f"{issue.what} at opset {target}"
-            fix = f"export with opset {target}, or write it in operators that {target} has"
-            yield warning(node, reason, fix, issue.tensor)
-    elif not new and node.is_op(*MOVED) and target < SOFTMAX and _axis_matters(node):
+    reason = misfit(_without_defaults(node), target, types)
+    if reason and not misfit(node.proto, version, types):
+        yield warning(node, reason, f"export with opset {target}, or write it in operators that {target} has")
+    elif not reason and node.is_op(*MOVED) and target < SOFTMAX and _axis_matters(node):
         reason = f"before opset {SOFTMAX} it means all axes from its own on, flattened into one"
         yield warning(node, reason, "transpose so that its axis is the last one, and name the axis")
 
 
-def _is_default(node: LintNode, what: str) -> bool:
-    """Is the issue about an attribute that the older opset lacks, whose value means what that opset does anyway?"""
-    name = what.split("'")[1] if what.startswith("has the attribute") else ""
-    value = node.attribute(name)
-    return name in DEFAULTS and all(v == DEFAULTS[name] for v in (value if isinstance(value, list) else [value]))
+def _without_defaults(node: LintNode) -> protobuf.NodeProto:
+    """The node without attributes whose values mean what older opsets, which lack them, do anyway."""
+    bare = type(node.proto).FromString(node.proto.SerializeToString())
+    for k, a in reversed(list(enumerate(node.proto.attribute))):
+        value = node.attribute(a.name)
+        if a.name in DEFAULTS and all(v == DEFAULTS[a.name] for v in (value if isinstance(value, list) else [value])):
+            del bare.attribute[k]
+    return bare
 
 
 def _types(node: LintNode) -> dict[str, str]:
