@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.types import declared_type
+from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
@@ -364,7 +365,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
 
 
 def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
-    axis = next((int(a.i) for a in gather.attribute if a.name == "axis"), 0)
+    axis = int(attribute(gather, "axis", 0))
     table = str(gather.input[0])
     if table in graph.weights:
         dims: list[Any] | None = list(graph.weights[table].dims)

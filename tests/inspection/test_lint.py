@@ -476,6 +476,16 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
     assert told == [("baked-shape", NOTE, "n")]
 
 
+@pytest.mark.parametrize(("kind", "says"), [(0, "UNDEFINED"), (2, "INT")])
+def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(kind: int, says: str, tmp_path: Path) -> None:
+    def damage(model: onnx.ModelProto) -> None:
+        next(a for a in model.graph.node[0].attribute if a.name == "pads").type = kind
+
+    g = text_models.load(tmp_path, pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"), damage)
+    (found,) = [f for f in found_in(g) if f.rule == "invalid"]
+    assert found.reason == f"has the attribute 'pads' of type {says}, but it is INTS"
+
+
 def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
     cycle = "g (float[4] x) => (float[4] y) { [a] t = Add(x, y) [b] y = Relu(t) }"
     g = text_models.load(tmp_path, cycle)
