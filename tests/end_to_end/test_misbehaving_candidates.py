@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers.process_backends import MARK, all_gone, living, wait_for
-from tests.helpers.run_command import PATIENCE, Done, chain, finish, start, subcut
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, chain, finish, start, subcut
 
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a whole comparison of `m.onnx`: the whole, in place, two nodes alone
@@ -514,7 +514,7 @@ def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
         def limited(limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-        done = compare("-c", "ort", cwd=here, env=mark, preexec_fn=limited)
+        done = compare("-c", "ort", cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
         assert done.code == code, done
         if code:
             assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
