@@ -468,7 +468,7 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
     assert without_times(done.out) == without_times(expected.out)
     assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
         f"warning: cannot write in {here}/subcut_out/.store: it is no folder; this run goes on, but its results are "
-        "not kept: let this user write there, with nothing in the way"
+        "not stored: let this user write there, with nothing in the way"
     ]
     assert (here / "subcut_out/.store").read_text() == "mine"
     assert beside_reports(here) == [".store"]
@@ -496,7 +496,7 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
         assert done.code == 0, done
         assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
             f"warning: cannot write in {disk}/.store: No space left on device; this run goes on, but its results are"
-            " not kept: free some space"
+            " not stored: free some space"
         ]
         assert sorted(p.name for p in disk.iterdir()) == [".store", "compare-odd.py"]
     finally:
