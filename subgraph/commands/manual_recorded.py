@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from subgraph.storage.tensors import Record
     from subgraph.trials.trial import Trials
 
-MOST_PLACES = 4  # at which the search looks before it halves
+MAX_PLACES = 4  # at which the search looks before it halves
 
 
 def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
@@ -45,10 +45,10 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
         trials, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
     )
     own_errors: dict[str, float] = {}
-    places = [i for i in intervals if i.adds_error is not False][:MOST_PLACES]
+    places = [i for i in intervals if i.adds_error is not False][:MAX_PLACES]
     for place in places:
         for name in place.first_bad:
-            alone = compared.rows[name].isolated
+            alone = compared.rows[name].alone
             single = alone is not None and len(place.region.nodes) == 1
             own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
     wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}

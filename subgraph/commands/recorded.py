@@ -140,7 +140,7 @@ def compare_recorded(
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
         if choice.save:
-            save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
+            save_values((p for c in compared for p in value_pairs(c, names)), free_values(choice.save))
         tables = [msaccucmp.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.at else ''}")

@@ -44,7 +44,6 @@ log = logging.getLogger("subcut")
 
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
-METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def _compared(trials: Trials, run: RecordedRun, choice: Choice) -> RunComparison
         rows[name] = judging.in_place(name)
         if choice.fail_fast and rows[name].failing:
             break
-    rows = {n: replace(row, isolated=judging.isolated(n)) if row.failing else row for n, row in rows.items()}
+    rows = {n: replace(row, alone=judging.alone(n)) if row.failing else row for n, row in rows.items()}
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
     whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.tensors()))
@@ -233,7 +232,7 @@ class _Judging:
         label = self.trials.values.labels[k]
         is_output = name in self.trials.graph.outputs
         context = OutputContext(name, self.precision, noise, is_output)
-        return judge(reference, value, self.trials.rule, context, label, METRICS)
+        return judge(reference, value, self.trials.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
@@ -248,7 +247,7 @@ class _Judging:
         size = sum(size for _, size in tensor_sizes(self.trials, self.trials.tensors()))
         return region if size <= NOISE_BYTES else None
 
-    def isolated(self, name: str) -> Judgement | None:
+    def alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it.
 
         Where it is not certain which tensor was recorded, the best of those that it may be.

@@ -135,7 +135,7 @@ def _recorded(row: TensorRow | None) -> RecordedTensor | None:
         return None
     match, entry = row.match, row.match.entry
     return RecordedTensor(
-        entry.file, entry.name, match.how, match.note, row.in_place, row.isolated, row.before, row.beside, row.why
+        entry.file, entry.name, match.how, match.note, row.in_place, row.alone, row.before, row.beside, row.why
     )
 
 

@@ -118,8 +118,8 @@ def _recorded(source: Path, format: str, hints: DumpHints | None, place: Path) -
     """(entries of another tool's dump, what cannot be exported and why), without an earlier export at `place`."""
     recorded = recording.open(source, format, hints)
     entries = [e for e in recorded if place.resolve() not in (recorded.folder / e.file).resolve().parents]
-    readable = [replace(e, load=e.read, layout="NCHW") for e in entries if not e.lacks]
-    return readable, [f"{e.target}: {e.lacks}" for e in entries if e.lacks]
+    readable = [replace(e, load=e.read, layout="NCHW") for e in entries if not e.missing]
+    return readable, [f"{e.target}: {e.missing}" for e in entries if e.missing]
 
 
 def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:

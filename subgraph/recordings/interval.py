@@ -58,7 +58,7 @@ def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | Non
     """
     graph, rows = comparison.trials.graph, comparison.rows
     behind = _behind_bad(comparison)
-    wrong = [n for n in comparison.failing if n not in behind or rows[n].isolated]
+    wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
     above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
     inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _grouped([n for n in wrong if n not in behind], inside)
@@ -82,7 +82,7 @@ def _interval(
     region = regions.above_until(graph, ends, lambda n: _is_certain(rows.get(n)))
     if region is None:
         return None
-    adds_error = [_adds_error(rows[n]) for n in names if rows[n].isolated]
+    adds_error = [_adds_error(rows[n]) for n in names if rows[n].alone]
     inner = [n for i in region.nodes for n in graph.makes[i] if n not in names]
     kinds = graph.kinds(inner)
     return Interval(
@@ -103,7 +103,7 @@ def _is_certain(row: TensorRow | None) -> bool:
 
 
 def _adds_error(row: TensorRow) -> bool:
-    return row.isolated is not None and row.isolated.status is Status.FAIL
+    return row.alone is not None and row.alone.status is Status.FAIL
 
 
 def _behind_bad(comparison: RunComparison) -> set[str]:

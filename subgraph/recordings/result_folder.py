@@ -79,13 +79,12 @@ def save(
     feeding: Feeding,
     next_of: Callable[[IntervalDocument], Sequence[str]],
 ) -> IntervalDocument:
-    """Write the folder; return the document with the paths of the cases, and with what to do next.
+    """Write the folder, at a place that is free; return the document with the paths of the cases and the next commands.
 
     Raises:
-        OutputError: it cannot be written. ResultExists: something else stands there.
+        OutputError: it cannot be written.
     """
     origin = case.source_of(trials.graph)
-    place = case.free_place(place, origin, [trials.graph.path])
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
 from subgraph.recordings.matching.matched import LeftOutEntry, MatchedSample, Reason, TensorMatch
-from subgraph.recordings.reference_tensors import reference_value
 from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
+from subgraph.text import count
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
@@ -24,7 +24,7 @@ class TensorRow:
 
     Attributes:
         in_place: None where the entry cannot be read or compared; `why` gives the reason.
-        isolated: None where it was not needed, or cannot be computed.
+        alone: None where it was not needed, or cannot be computed.
         before: the nearest earlier run of which this tensor was compared; "" where there is none.
         beside: against what that run recorded; None where there is no such run.
         accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
@@ -33,7 +33,7 @@ class TensorRow:
 
     match: TensorMatch
     in_place: Judgement | None = None
-    isolated: Judgement | None = None
+    alone: Judgement | None = None
     before: str = ""
     beside: Judgement | None = None
     why: str = ""
@@ -135,7 +135,7 @@ class RunComparison:
 
     @property
     def _matched_of(self) -> tuple[int, int]:
-        """(matches, entries that may hold tensors of the model and files that nobody reads)."""
+        """(matches, entries that may hold tensors of the model and files of other kinds)."""
         matches = sum(len(m.matches) for m in self.matched)
         others = self.run.recording.left_out if self.run.recording else {}
         files = sum(n for end, n in others.items() if end.lower() not in IMAGES)
@@ -161,7 +161,7 @@ class RunComparison:
     def _notes_on_files(self) -> Iterator[str]:
         run = self.run
         last = bool(self.matched) and self.matched[0].channels_last
-        if self.matched and run.layout in AXIS_ORDERS and run.shapeless and last != run.channels_last:
+        if self.matched and run.layout in AXIS_ORDERS and run.has_guessed_shapes and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
         if run.recording and run.recording.left_out:
@@ -174,28 +174,32 @@ class RunComparison:
 
     def _notes_on_errors(self) -> Iterator[str]:
         if self.unlike:
-            yield f"{self.unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
+            neither = "neither the name nor the value of a tensor of the model"
+            yield f"{count(self.unlike, 'recorded tensor')} with {neither}: wrong values?"
         by_value = any(t.how == "value" for m in self.matched for t in m.matches.values())
         if self.failing and self.unseen_outputs and by_value:
             yield f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}"
         compared = [row for row in self.rows.values() if row.compared]
         if len(compared) > 1 and not self.other_input and all(row.failing for row in compared):
-            last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.shapeless else ""
+            last = (
+                ", channels last in files without a header (--dump-layout NHWC)" if self.run.has_guessed_shapes else ""
+            )
             yield (
                 f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
                 "lower precision (--precision fp16, bf16 or int8)?"
             )
 
 
-def value_pairs(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
+def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
     """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
+    labels = comparison.trials.values.labels
     for matched in comparison.matched:
         for name in names:
-            reference = reference_value(trials, name, matched.k)
+            reference = matched.reference(name)
             if name not in matched.matches or reference is None:
                 continue
             try:
                 value, _ = matched.matches[name].compared(reference)
             except InputError:  # its row says why
                 value = None
-            yield ValuePair(name, trials.values.labels[matched.k], comparison.run.name, reference, value)
+            yield ValuePair(name, labels[matched.k], comparison.run.name, reference, value)

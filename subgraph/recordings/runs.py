@@ -109,9 +109,9 @@ class RecordedRun:
         return self.recording.plain if self.recording else same
 
     @property
-    def shapeless(self) -> bool:
+    def has_guessed_shapes(self) -> bool:
         """Does any file store no shape?"""
-        return any(entry.assumed for sample in self.samples for entry in sample)
+        return any(entry.guessed for sample in self.samples for entry in sample)
 
     @property
     def channels_last(self) -> bool:
@@ -191,14 +191,14 @@ def _read(folder: Path, graph: Graph, layout: str, format: str) -> Recording:
 
     But values decide whether channels come first or last: the user's word counts where they do not tell.
     """
-    recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
+    recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), flat_if_misfit=True))
     recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = []
     for entry in recorded:
-        guessed = entry.assumed or entry.shape is None
+        guessed = entry.guessed or entry.shape is None
         if guessed and layout in AXIS_ORDERS:
             entry = replace(entry, layout="", original_shape=None)
-        entries.append(replace(entry, assumed=guessed and (not layout or layout in AXIS_ORDERS)))
+        entries.append(replace(entry, guessed=guessed and (not layout or layout in AXIS_ORDERS)))
     return replace(recorded, entries=tuple(entries))
 
 
@@ -311,8 +311,8 @@ def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded
     samples = _recorded_inputs(runs, graph)
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
-        what = f"nobody says what the device was fed: the recording holds no input '{clean(lacking[0])}'"
-        raise UsageError(what, "-i FILE, or --seed N where it was subcut's own random input")
+        what = f"it is unknown what the device was fed: the recording holds no input '{clean(lacking[0])}'"
+        raise UsageError(what, "name it with -i FILE, or --seed N if it was subcut's random input")
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
     names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
@@ -331,7 +331,7 @@ def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dic
     numbered = list(graph.inputs)
     inputs: dict[str, DumpEntry] = {}
     for entry in entries:
-        if entry.lacks:
+        if entry.missing:
             continue
         recorded = entry.label
         name = next(iter(written.find(recorded)), "")
@@ -368,7 +368,7 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
         given = array.shape if len(dims) == array.ndim else [None] * len(dims)
         known = [d if isinstance(d, int) else size for d, size in zip(dims, given, strict=True)]
         shape = filled(known, array.size)
-        ways = alignments(array.shape, shape, entry.assumed, channels_last) if shape is not None else ()
+        ways = alignments(array.shape, shape, entry.guessed, channels_last) if shape is not None else ()
         way = next(iter(ways), None)
         if way is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))

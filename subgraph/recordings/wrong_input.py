@@ -95,4 +95,4 @@ def _may_hold(trials: Trials, entries: Sequence[DumpEntry]) -> bool:
     capture_tensors(trials, first)
     values = ((n, reference_value(trials, n, 0)) for n in first)
     sums = BlockSums((n, value) for n, value in values if value is not None and value.dtype.kind == "f")
-    return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.lacks)
+    return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.missing)

@@ -90,7 +90,7 @@ def sample(path: str) -> Path:
 
 
 def values(found: recording.Recording, side: str = "") -> dict[str, Array]:
-    return {e.name: e.read() for e in found if not e.lacks and e.side == side}
+    return {e.name: e.read() for e in found if not e.missing and e.side == side}
 
 
 # ------------------------------------------------------------------------------------------------ each format, made
@@ -243,7 +243,7 @@ def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
         assert isinstance(e, DumpEntry) and e.name and e.file in files.names
         assert not e.dtype or e.dtype in dtypes.TYPE_NUMBERS
         assert not Path(e.target).is_absolute() and ".." not in Path(e.target).parts
-        if e.lacks:
+        if e.missing:
             with pytest.raises(InputError, match=re.escape(e.file)):
                 e.read()
             continue
@@ -501,7 +501,7 @@ def test_ascend_mapping_and_odd_files(tmp_path: Path) -> None:
     (tmp_path / "Relu.strange.4.0.1585884515795667").write_bytes(content)
     found = {e.target: e for e in recording.open(tmp_path)}
     assert found["12345.output.0"].read().tolist() == [1, 2]
-    assert "HIFLOAT8" in found["Relu.strange.4.0.1585884515795667.output.0"].lacks
+    assert "HIFLOAT8" in found["Relu.strange.4.0.1585884515795667.output.0"].missing
     brain = found["Relu.strange.4.0.1585884515795667.output.1"]
     assert brain.dtype == "bfloat16" and brain.read().astype(float).tolist() == [1, 2]
     (tmp_path / "Relu.nano.4.0.1585884515795667").write_bytes(b"\x5a" * 20)
@@ -539,7 +539,7 @@ def test_qnn(tmp_path: Path) -> None:
     assert [e.side for e in found] == ["Result_0", "Result_0", "Result_1"]
     first, native, second = found
     assert np.array_equal(first.read(), ONE) and np.array_equal(second.read(), ONE + 1)
-    assert "24 bytes, headerless; known of it: float32, 1×2×3×4" in native.lacks
+    assert "24 bytes, headerless; known of it: float32, 1×2×3×4" in native.missing
     assert [n for e in found for n in WrittenNames(known.specs, found.plain).meant_by(e)] == [
         "/blk/Add_output_0",
         "conv1",
@@ -595,7 +595,7 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     known = recording.hints_of(graph.load(tmp_path / "m.onnx"), "NHWC")
     x, y = recording.open(tmp_path / "d", hints=known)
     assert np.array_equal(x.read(), ONE)
-    assert "48 bytes, headerless; known of it: float32, 1×2×3×4" in y.lacks
+    assert "48 bytes, headerless; known of it: float32, 1×2×3×4" in y.missing
     blocked = layouts.from_model(ONE, "NC1HWC0")
     blocked.tofile(tmp_path / "d/x.bin")
     entry = next(
@@ -661,7 +661,7 @@ def test_numbers_alone_have_the_shape_of_a_comment_or_of_the_model(tmp_path: Pat
 def test_a_table_of_pandas_says_how_to_save_it(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(",0,1\n0,1.5,2.5\n")
     (entry,) = recording.open(tmp_path)
-    assert "header=False" in entry.lacks
+    assert "header=False" in entry.missing
 
 
 def test_a_model_of_keras_beside_a_dump_is_counted_as_left_out(tmp_path: Path) -> None:
@@ -677,7 +677,7 @@ def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("name,loss\nconv1,0.5\n")
     hints = DumpHints({"x": TensorSpec("float32", ONE.shape)})
     found = {e.tensor: e for e in plugins.load("dumps", "text").entries(scan(tmp_path), hints)}
-    assert set(found) == {"x", "y", "z"} and "which of its columns" in found["z"].lacks
+    assert set(found) == {"x", "y", "z"} and "which of its columns" in found["z"].missing
     assert np.array_equal(found["x"].read(), ONE) and found["x"].step == 0
     assert np.array_equal(found["y"].read(), ONE.reshape(-1)) and found["y"].step == 1e-3
 

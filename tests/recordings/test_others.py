@@ -235,7 +235,7 @@ def test_a_relu_that_quantization_dropped_holds_what_it_read(
     np.savez(tmp_path / "activations.npz", **{k: v.reshape(-1) for k, v in recorded.items()})  # type: ignore[arg-type]
     found = compared(tmp_path / "activations.npz")
     assert not found.run.failing and len(found.run.rows) == 29
-    assert found.run.rows["/stem/Conv_output_0"].match.named == "/act/Relu_output_0"
+    assert found.run.rows["/stem/Conv_output_0"].match.name_says == "/act/Relu_output_0"
 
 
 @pytest.mark.slow

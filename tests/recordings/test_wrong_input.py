@@ -19,7 +19,7 @@ from subgraph.graph.graph import load
 from subgraph.recordings import interval
 from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
-from subgraph.recordings.run_comparison import RunComparison
+from subgraph.recordings.run_comparison import RunComparison, value_pairs
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -73,7 +73,11 @@ def recorded(folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Ar
 
 
 def seen(
-    reference: Reference, folder: Path, layout: str = "", tensor_map: Mapping[str, str] | None = None
+    reference: Reference,
+    folder: Path,
+    layout: str = "",
+    tensor_map: Mapping[str, str] | None = None,
+    then: Callable[[RunComparison], object] = lambda _: None,
 ) -> tuple[RunComparison, list[list[str]]]:
     """(the last run beside the reference, which is fed the image; the nodes of its intervals)."""
     onnx.save(net(), folder / "net.onnx")
@@ -86,6 +90,7 @@ def seen(
         recorded.trials(graph, reference, folder / "out") as (trials, runs),
     ):
         found = compare_run(trials, runs[-1])
+        then(found)
         return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)]
 
 
@@ -97,6 +102,15 @@ def test_a_misread_input_is_named_and_no_node_blamed(how: str, tmp_path: Path, r
     found, places = seen(reference, tmp_path)
     assert found.wrong_input == f"your input is {how}" and places == [] and not found.failing
     assert exit_code([found]) == 1
+
+
+def test_what_is_saved_is_what_was_compared(tmp_path: Path, reference: Reference) -> None:
+    """Not the reference's values of the user's input."""
+    recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()))
+    found, _ = seen(reference, tmp_path, then=lambda found: [
+        np.testing.assert_allclose(pair.given, pair.reference, atol=1e-4) for pair in value_pairs(found, NAMES)
+    ])  # fmt: skip
+    assert found.wrong_input
 
 
 @pytest.mark.slow

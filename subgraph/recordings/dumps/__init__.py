@@ -7,7 +7,7 @@
     write(tensors: Tensors, folder: Path) -> None  optional; HOLDS: the element types that come back unchanged
 
 A format opens files through `Files` only, which stays in the folder and checks sizes before memory is taken. A damaged
-file raises InputError. An entry that cannot be read, because of an unknown type for example, says why in `lacks`; the
+file raises InputError. An entry that cannot be read, because of an unknown type for example, says why in `missing`; the
 others are still read.
 """
 
@@ -46,7 +46,7 @@ class TensorSpec:
         aligned: the shape in the file, with rows padded to the device's alignment.
         offset: of the first byte in the file.
         scale: of 8-bit codes.
-        assumed: a hint, taken because the file has the name of the model's tensor.
+        guessed: a hint, taken because the file has the name of the model's tensor.
     """
 
     dtype: str = ""
@@ -55,7 +55,7 @@ class TensorSpec:
     aligned: tuple[int, ...] | None = None
     offset: int = 0
     scale: Scale | None = None
-    assumed: bool = False
+    guessed: bool = False
 
     @property
     def closed_shape(self) -> tuple[int, ...] | None:
@@ -102,13 +102,13 @@ class DumpHints:
     Attributes:
         specs: by the model's names.
         layout: of files that do not store it.
-        lenient: is a headerless file whose size does not fit its tensor read as a flat array? After fusion it holds
-            another tensor.
+        flat_if_misfit: is a headerless file whose size does not fit its tensor read as a flat array? After fusion it
+            holds another tensor.
     """
 
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     layout: str = ""
-    lenient: bool = False
+    flat_if_misfit: bool = False
     _written: dict[Callable[[str], str], WrittenNames] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -118,7 +118,7 @@ class DumpHints:
         if plain not in self._written:
             self._written[plain] = WrittenNames(self.specs, plain)
         names = self._written[plain].find(name)
-        return replace(self.specs[names[0]], assumed=True) if len(names) == 1 else TensorSpec()
+        return replace(self.specs[names[0]], guessed=True) if len(names) == 1 else TensorSpec()
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ class DumpEntry:
         step: what the last printed digit is worth; 0 if values are exact.
         scale: of 8-bit codes, if the recording says it.
         note: for readers, such as "inserted by the toolkit".
-        lacks: why it cannot be read; "" if it can.
+        missing: why it cannot be read; "" if it can.
         stem: of the file that it is converted to.
-        assumed: is the shape a hint? The file stores none.
+        guessed: is the shape a hint? The file stores none.
         mapped: does the user say `originals`?
     """
 
@@ -165,9 +165,9 @@ class DumpEntry:
     step: float = 0.0
     scale: Scale | None = None
     note: str = ""
-    lacks: str = ""
+    missing: str = ""
     stem: str = ""
-    assumed: bool = False
+    guessed: bool = False
     mapped: bool = False
 
     @property
@@ -191,8 +191,8 @@ class DumpEntry:
         Raises:
             InputError: they cannot be read, contradict the header, or do not fit the layout.
         """
-        if self.lacks:
-            raise InputError(f"cannot read {self.name} in {self.file}: {self.lacks}")
+        if self.missing:
+            raise InputError(f"cannot read {self.name} in {self.file}: {self.missing}")
         if not possible(self.original_shape or ()):
             raise InputError(f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}")
         try:
@@ -207,8 +207,8 @@ def same(name: str) -> str:
 
 
 def unreadable() -> Array:
-    """The `load` of an entry that lacks something."""
-    raise AssertionError("an entry that lacks something is not loaded")
+    """The `load` of an entry that cannot be read."""
+    raise AssertionError("an entry that cannot be read is not loaded")
 
 
 def dtype_of(array_dtype: np.dtype[Any]) -> str:

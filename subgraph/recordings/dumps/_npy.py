@@ -113,8 +113,8 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     header = read_header(files, name)
     stored = dtype_of(header.dtype)
     dtype = dtype or _type_of_bits(stored, hints.find(base, plain).dtype) or stored
-    lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
-    entry = DumpEntry(name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, lacks=lacks)
+    missing = "" if dtype else f"ONNX has no element type {header.dtype}"
+    entry = DumpEntry(name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, missing=missing)
     golden = _GOLDEN.fullmatch(base)
     return replace(entry, node=golden["node"], index=int(golden["index"])) if golden else replace(entry, tensor=base)
 

@@ -53,22 +53,22 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
         shape, stored = fit_size(spec.shape, dtype, size, layout)
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
-            assumed = spec.assumed and len(stored) != 1  # a lone dimension follows from the size
-            return DumpEntry(name, load, dtype, stored, layout, original_shape=shape, assumed=assumed)
+            guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
+            return DumpEntry(name, load, dtype, stored, layout, original_shape=shape, guessed=guessed)
     unshaped = _unshaped(files, name, spec, default, size)
-    if unshaped.lacks and spec.assumed and hints.lenient:
+    if unshaped.missing and spec.guessed and hints.flat_if_misfit:
         flat = _unshaped(files, name, TensorSpec(spec.dtype), default, size)
-        return unshaped if flat.lacks else replace(flat, assumed=True)
+        return unshaped if flat.missing else replace(flat, guessed=True)
     return unshaped
 
 
 def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int) -> DumpEntry:
-    """A flat array if the type is known and no shape contradicts; else an entry that lacks something."""
+    """A flat array if the type is known and no shape contradicts; else an entry that cannot be read."""
     dtype = default or spec.dtype
     if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % dtypes.bits_of(dtype):
         known = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
-        lacks = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
-        return DumpEntry(name, unreadable, dtype, lacks=lacks)
+        missing = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
+        return DumpEntry(name, unreadable, dtype, missing=missing)
     count = size * 8 // dtypes.bits_of(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
     return DumpEntry(name, load, dtype, (count,), note=NO_SHAPE)
@@ -97,8 +97,8 @@ def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: tup
     """Padded rows: a part of an array of the shape `aligned`. The entry's shape is without the padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
-        lacks = f"padded rows of no known type and shape; {_HINT}"
-        return DumpEntry(name, unreadable, spec.dtype, lacks=lacks)
+        missing = f"padded rows of no known type and shape; {_HINT}"
+        return DumpEntry(name, unreadable, spec.dtype, missing=missing)
 
     def load() -> Array:
         if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):

@@ -155,7 +155,7 @@ def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0
     shape = spec.closed_shape
     note = NO_SHAPE if shape is None else ""
     load = loader(files, name, dtype, shape, skip)
-    return DumpEntry(name, load, dtype, shape, step=step, note=note, assumed=spec.assumed)
+    return DumpEntry(name, load, dtype, shape, step=step, note=note, guessed=spec.guessed)
 
 
 def lines(array: Array, form: str) -> str:

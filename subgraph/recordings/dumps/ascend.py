@@ -118,7 +118,7 @@ def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], 
     head = _head(files, file)
     for role, index, blob, at in head.blobs():
         dtype = _ascend.DTYPES.get(blob.data_type, "")
-        shape, lacks = _shape(blob, dtype)
+        shape, missing = _shape(blob, dtype)
         entry = DumpEntry(
             file,
             partial(_raw.read, files, file, dtype, shape or (), at),
@@ -131,7 +131,7 @@ def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], 
             original_shape=tuple(int(d) for d in blob.original_shape.dim) or None,
             side=file.rpartition("/")[0],
             stem=f"{file}.{role}.{index}",
-            lacks=lacks,
+            missing=missing,
         )
         yield entry if role == "input" else _with_origin(entry, blob.original_op, origins.get((plain(node), index)))
 

@@ -43,10 +43,10 @@ def _entry(files: Files, file: str, node: str, role: str, index: int, listed: st
     side = listed.rpartition("/")[0]
     entry = DumpEntry(file, unreadable, "", node=node, role=role, index=index, side=side)
     if file not in files.sizes:
-        return replace(entry, file=listed, lacks=f"there is no {file.rpartition('/')[2]}")
+        return replace(entry, file=listed, missing=f"there is no {file.rpartition('/')[2]}")
     tensor = next(iter(_torch.tensors(files, file).values()), None)
     if tensor is None:
-        return replace(entry, lacks="it holds no tensor")
+        return replace(entry, missing="it holds no tensor")
     return replace(entry, load=partial(_torch.array, files, file, tensor), dtype=tensor.dtype, shape=tensor.shape)
 
 

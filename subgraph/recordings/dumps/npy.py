@@ -57,7 +57,7 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
             tensor=base,
             side=name[: -len(".npz")],
             stem=f"{name[: -len('.npz')]}/{stems[base]}",
-            lacks="" if dtype else f"ONNX has no element type {header.dtype}",
+            missing="" if dtype else f"ONNX has no element type {header.dtype}",
         )
 
 

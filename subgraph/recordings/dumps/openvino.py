@@ -54,9 +54,9 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         elif printed:
             word, shape = printed
             dtype = _WORDS.get(word, "")
-            lacks = "" if dtype else f"element type {word}"
+            missing = "" if dtype else f"element type {word}"
             load = _text.loader(files, file, dtype, shape, 1)
-            entry = DumpEntry(file, load, dtype, shape, step=TEXT_STEP, lacks=lacks)
+            entry = DumpEntry(file, load, dtype, shape, step=TEXT_STEP, missing=missing)
         else:
             raise files.damaged(file, "it has no header of an .ieb")
         yield _named(entry, hints)
@@ -110,8 +110,8 @@ def _blob(files: Files, file: str, numbering: tuple[str, ...]) -> DumpEntry:
     header = _header(files, file)
     precision, shape, offset, size = header
     dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")
-    lacks = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
-    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks)
+    missing = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
+    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, missing=missing)
 
 
 def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:

@@ -97,11 +97,11 @@ def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
     if not isinstance(value, str) or not value.startswith(_MAGIC):
-        return DumpEntry(file, unreadable, "", lacks="it is no numpy array (a torch tensor?)")
+        return DumpEntry(file, unreadable, "", missing="it is no numpy array (a torch tensor?)")
     header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = dtype_of(header.dtype)
-    lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return DumpEntry(file, partial(_array, files, file, value, dtype), dtype, header.shape, lacks=lacks)
+    missing = "" if dtype else f"ONNX has no element type {header.dtype}"
+    return DumpEntry(file, partial(_array, files, file, value, dtype), dtype, header.shape, missing=missing)
 
 
 def _decoded(files: Files, file: str, text: str, most: int | None = None) -> tuple[_npy.Header, bytes]:

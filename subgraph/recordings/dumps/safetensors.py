@@ -55,12 +55,14 @@ def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEnt
     except (KeyError, TypeError, ValueError, OverflowError) as e:
         raise files.damaged(file, f"{name}: {type(e).__name__} {e}") from e
     dtype = DTYPES.get(word, "")
-    lacks = "" if dtype else f"element type {word}"
+    missing = "" if dtype else f"element type {word}"
     count = 1
     for d in shape if possible(shape) else (-1,):
         count *= d
-    if not lacks and (count < 0 or begin < 0 or _raw.nbytes(dtype, count) != end - begin):
+    if not missing and (count < 0 or begin < 0 or _raw.nbytes(dtype, count) != end - begin):
         raise files.damaged(file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes")
     load = partial(_raw.read, files, file, dtype, shape, start + begin)
     stem = file.removesuffix(".safetensors")
-    return DumpEntry(file, load, dtype, shape, tensor=name, side=stem, stem=f"{stem}/{safe_name(name)}", lacks=lacks)
+    return DumpEntry(
+        file, load, dtype, shape, tensor=name, side=stem, stem=f"{stem}/{safe_name(name)}", missing=missing
+    )

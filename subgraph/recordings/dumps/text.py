@@ -48,8 +48,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         if (skip := _title_lines(files, file)) is not None:
             yield replace(_numbers(files, file, skip, hints.find(base, plain)), tensor=base, side=side)
         elif re.search(rb"[,\t]", titles) and _text.is_numeric(files, file, 1):
-            lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
-            yield DumpEntry(file, unreadable, tensor=base, side=side, lacks=lacks)
+            missing = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
+            yield DumpEntry(file, unreadable, tensor=base, side=side, missing=missing)
 
 
 def _title_lines(files: Files, file: str) -> int | None:
@@ -63,8 +63,8 @@ def _title_lines(files: Files, file: str) -> int | None:
 def _numbers(files: Files, file: str, skip: int, spec: TensorSpec) -> DumpEntry:
     """The entry of the numbers below the first `skip` lines; type and shape come from a comment, else from `spec`."""
     if files.head(file, 2) == b",0" and files.head(file).partition(b"\n")[2].startswith(b"0,"):
-        lacks = "its first row and column count the others, as pandas does: save it with header=False, index=False"
-        return DumpEntry(file, unreadable, "", lacks=lacks)
+        missing = "its first row and column count the others, as pandas does: save it with header=False, index=False"
+        return DumpEntry(file, unreadable, "", missing=missing)
     whole = _text.is_whole(files, file, skip)
     dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
     if said := _SHAPE.search(files.head(file)):

@@ -112,9 +112,9 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
             raise files.damaged(file, f"{name}: {len(data) - at - 1} lines are no {list(shape)} values")
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
         load = partial(_values, files, file, (at + 1, count), dtype, shape)
-        lacks = "" if dtype else "an element type that TNN does not have"
+        missing = "" if dtype else "an element type that TNN does not have"
         step = FILE_STEP if dtype == "float32" else 0.0
-        yield DumpEntry(file, load, dtype, shape, tensor=name, stem=stem, step=step, lacks=lacks)
+        yield DumpEntry(file, load, dtype, shape, tensor=name, stem=stem, step=step, missing=missing)
         at += 1 + count
 
 

@@ -23,8 +23,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(*ENDS):
         stem = file.rpartition(".")[0]
         if files.head(file, 4) != ZIP:
-            lacks = f"no archive, as torch before 1.6 wrote them, or no .pt: {_torch.SAVE_AS_NPY}"
-            yield DumpEntry(file, unreadable, "", tensor=stem.rpartition("/")[2], lacks=lacks)
+            missing = f"no archive, as torch before 1.6 wrote them, or no .pt: {_torch.SAVE_AS_NPY}"
+            yield DumpEntry(file, unreadable, "", tensor=stem.rpartition("/")[2], missing=missing)
             continue
         for key, tensor in _torch.tensors(files, file).items():
             side, _, base = stem.rpartition("/") if not key else (stem, "", key)

@@ -60,11 +60,11 @@ def _turned(words: str, stored: Sequence[int], order: Sequence[int], shape: tupl
 
 
 def alignments(
-    have: tuple[int, ...], shape: tuple[int, ...], shapeless: bool = False, channels_last: bool | None = False
+    have: tuple[int, ...], shape: tuple[int, ...], guessed: bool = False, channels_last: bool | None = False
 ) -> Iterator[Alignment]:
     """The ways to give an array of shape `have` a tensor's shape, the likeliest first.
 
-    `shapeless`: the array's own shape is not from its file. `channels_last`: do the files hold channels last? None: try
+    `guessed`: the array's own shape is not from its file. `channels_last`: do the files hold channels last? None: try
     both. The question arises where the shape cannot tell, as with 1×8×8×8, and only for images: with a True answer,
     arrays of other ranks are still tried as they are.
     """
@@ -72,7 +72,7 @@ def alignments(
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
     unchanged = _turned("", shape, range(len(shape)), shape)
     bare, bare_shape = _without_ones(have), _without_ones(shape)
-    if ((shapeless or len(have) == 1) and math.prod(have) == math.prod(shape)) or have == shape == nhwc:
+    if ((guessed or len(have) == 1) and math.prod(have) == math.prod(shape)) or have == shape == nhwc:
         if channels_last is not True or len(shape) != IMAGE_RANK:
             yield unchanged
         if channels_last is not False and nhwc:

@@ -75,7 +75,7 @@ class Fit:
         value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self.channels_last
-        for way in alignments(value.shape, reference.shape, entry.assumed, last):
+        for way in alignments(value.shape, reference.shape, entry.guessed, last):
             away = _distance(value, reference, way, best.scale)
             if away < best.distance or best.alignment is None:
                 best = replace(best, alignment=way, distance=away)
@@ -131,7 +131,7 @@ class Fit:
                     value, scale = self.value(entry), self._scale(entry, tensor)
                 except InputError:
                     continue
-                ways = alignments(value.shape, reference.shape, entry.assumed, None)
+                ways = alignments(value.shape, reference.shape, entry.guessed, None)
                 away = {way.words: _distance(value, reference, way, scale) for way in ways}
                 as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first

@@ -60,7 +60,7 @@ def match_sample(
 def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
     """By the name that the tool gave, the matches of a run that values confirm; for other runs of the same tool."""
     sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
-    return {m.entry.label: replace(m, as_in=run) for m in sure if m.entry.role == "output"}
+    return {m.entry.label: replace(m, confirmed_in=run) for m in sure if m.entry.role == "output"}
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Matching:
                 rivals = (match, self.matches.get(match.tensor, match))
                 self.matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
         self._separate()
-        fused = any(m.named or len(m.entry.fused) > 1 for m in self.matches.values())
+        fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
         if nameless or fused:
             self._match_by_analogy(self._match_by_value(nameless))
         if fused:
@@ -163,8 +163,8 @@ class _Matching:
             names = written.meant_by(entry)
             said = [t for t in (meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = dict.fromkeys(t for name in said for t in (name, *written.alike(name)) if t in tensors)
-            if entry.lacks and (meant or not names):
-                self._leave_out(entry, Reason.UNREADABLE, entry.lacks)
+            if entry.missing and (meant or not names):
+                self._leave_out(entry, Reason.UNREADABLE, entry.missing)
                 continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
@@ -187,7 +187,7 @@ class _Matching:
             return match
         best = min((self._fit.aligned(match.entry, n) for n in later), key=lambda m: m.distance, default=match)
         if best.distance <= NEAR and best.distance * CLEARER < match.distance:
-            return replace(best, named=match.tensor)
+            return replace(best, name_says=match.tensor)
         return match
 
     def _separate(self) -> None:
@@ -289,16 +289,17 @@ class _Matching:
             if (reference := self._fit.reference(m.tensor)) is not None:
                 shapes = (self._fit.value(m.entry).shape, reference.shape)
                 turns.setdefault(shapes, []).append((m.entry.label, m.alignment))
-        for match in [m for m in self.matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
+        doubtful = [m for m in self.matches.values() if m.distance > NEAR]
+        for match in [m for m in doubtful if not m.entry.originals and not m.confirmed_in]:
             meant = next(iter(self._names.apply(match.entry.label, rules)), "")
             if meant and meant not in self.matches and (moved := self._fit.as_others(match.entry, meant, turns)):
                 del self.matches[match.tensor]
-                self.matches[meant] = replace(moved, named=match.tensor)
+                self.matches[meant] = replace(moved, name_says=match.tensor)
             self._told.add(meant)
         left = self._told_by_numbers(left)
         names = {entry: entry.label for entry, explained in left.items() if not explained}
         placed = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), turns)}
-        elsewhere = {m.named for m in self.matches.values()}  # what their names say is another tensor
+        elsewhere = {m.name_says for m in self.matches.values()}  # what their names say is another tensor
         rest = {
             e: [t for t in self._names.likely(n) if t not in elsewhere] for e, n in names.items() if e not in placed
         }

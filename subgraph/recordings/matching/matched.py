@@ -54,11 +54,11 @@ class TensorMatch:
         how: "name", "value" or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
-        named: the tensor that the entry's name says, where another one is meant.
+        name_says: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
         twins: later tensors of the same values.
-        as_in: the run in which values confirm what an entry of this name holds; "" for this one.
-        scale: of its codes; None where the entry holds none, or nobody says their scale.
+        confirmed_in: the run in which values confirm what an entry of this name holds; "" for this one.
+        scale: of its codes; None where the entry holds none, or their scale is unknown.
         remark: what comparing showed, for readers.
     """
 
@@ -67,10 +67,10 @@ class TensorMatch:
     how: str = "name"
     alignment: Alignment | None = None
     distance: float = math.nan
-    named: str = ""
+    name_says: str = ""
     alternatives: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
-    as_in: str = ""
+    confirmed_in: str = ""
     scale: Scale | None = None
     remark: str = ""
 
@@ -78,16 +78,16 @@ class TensorMatch:
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
         notes = []
-        if self.named:
-            notes.append(f"the recording calls it {self.named}: fused, by its values")
+        if self.name_says:
+            notes.append(f"the recording calls it {self.name_says}: fused, by its values")
         elif self.how == "value":
             notes.append(f"found by value: the recording calls it {self.entry.name}")
         elif self.how == "map":
             notes.append(f"as --map says: the recording calls it {self.entry.name}")
         elif self.tensor != self.entry.tensor and without_endings(self.entry.tensor):
             notes.append(f"the recording calls it {self.entry.name}")
-        if self.as_in:
-            notes.append(f"as in {self.as_in}")
+        if self.confirmed_in:
+            notes.append(f"as in {self.confirmed_in}")
         if self.alignment and self.alignment.words:
             notes.append(self.alignment.words)
         if self.scale:
@@ -189,7 +189,7 @@ class MatchedSample:
     def summary(self) -> str:
         """In a few words, for people."""
         by_value = sum(m.how == "value" for m in self.matches.values())
-        corrected = sum(bool(m.named) for m in self.matches.values())
+        corrected = sum(bool(m.name_says) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{by_value} found by value"] if by_value else []
         unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))
