@@ -3,7 +3,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 RUNS   ?= 5
-CPU_BUDGET ?= 8
 
 # Each command and each worker would compile all of subcut again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +24,7 @@ picture: $(STAMP) ## take the README's picture of the demo's report anew (needs 
 	$(BIN)/python -m fixtures.picture docs/images/report.png
 
 test: $(STAMP) ## run the quick tests
-	CPU_BUDGET=$(CPU_BUDGET) $(BIN)/python -m pytest -n 2 -m "not slow and not rare"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not rare"
 
 test-slow: $(STAMP) ## run the slow tests that CI runs: whole networks, fuzzed files through the command, kills
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs

@@ -14,6 +14,7 @@ True
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,16 @@ _MODULES = {
     "trials.compare": "Comparison compare",
     "verdict": "Signature Status Verdict",
 }
+# Results that a notebook shows as HTML, by module; graphs and cuts also as drawings.
+_SHOWN = {
+    "bisection.bisection": "Bisection",
+    "graph.cut": "Cut",
+    "graph.graph": "Graph",
+    "graph.region": "Region",
+    "search.findings": "Findings Step",
+    "trials.compare": "Comparison",
+    "verdict": "Judgement Verdict",
+}
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
@@ -109,6 +120,22 @@ __all__ = [
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
+
+def _show_in_notebook() -> None:
+    """Name the results to IPython, if it runs; `subgraph.notebook`, which shows them, is loaded for the first one."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None:
+        return
+    html, svg = (shell.display_formatter.formatters[kind] for kind in ("text/html", "image/svg+xml"))
+    for module, names in _SHOWN.items():
+        for name in names.split():
+            html.for_type_by_name(f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").html(it))
+    for module, name in (("graph.cut", "Cut"), ("graph.graph", "Graph")):
+        svg.for_type_by_name(f"subgraph.{module}", name, lambda it: import_module("subgraph.notebook").drawing(it))
+
+
+_show_in_notebook()
 
 if not TYPE_CHECKING:  # a type checker would take every name for `Any`
 

@@ -1,7 +1,7 @@
 """Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a line.
 
 The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is readable in dark ones too;
-words tell what colours do.
+words tell what colours do. `subgraph` names `html` and `drawing` to IPython for the types that are registered here.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _(step: Step) -> str:
     what = count(len(step.items), "item") if step.items else "whole model"
     return (
         f"<p>{step.number}. {_safe(step.purpose.value)}: {what}, {_status(step.outcome.value)}; "
-        f"{step.left} left, about {count(step.more, 'more run')}</p>"
+        f"about {count(step.estimated_runs, 'more run')}</p>"
     )
 
 
@@ -146,7 +146,7 @@ def _(findings: Findings) -> str:
         (
             _safe(f.kind.value),
             ", ".join(map(str, f.items)),
-            "" if f.explains is None else f"{f.explains:.0%}",
+            "" if f.share_of_model is None else f"{f.share_of_model:.0%}",
             "yes" if f.certified else _safe(f.why or "no"),
         )
         for f in findings.findings
@@ -194,7 +194,7 @@ def _progress(bisection: Bisection) -> str:
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]
-    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.more, 'more run')}"
+    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.estimated_runs, 'more run')}"
     what = _words(bisection.nodes(step)) or "whole model"
     done = f"ended after {count(len(bisection.steps), 'run')}" if bisection.document else left
     return f"<p>run {step.number}, {done}; last: {what} {_status(step.outcome.value)}</p>"

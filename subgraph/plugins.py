@@ -95,10 +95,17 @@ def constant(kind: str, name: str, constant: str) -> object:
 
 def _body(kind: str, name: str) -> list[ast.stmt]:
     """The statements of a plugin that is a file; none if it cannot be read."""
+    file = _file(kind, name)
     try:
-        return ast.parse(_file(kind, name).read_bytes()).body
+        return _statements(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return []
+
+
+@cache
+def _statements(file: Path, _changed: int) -> list[ast.stmt]:
+    """The statements of a file, parsed once for each time at which it was changed: 4 ms for onnxruntime's backend."""
+    return ast.parse(file.read_bytes()).body
 
 
 def _file(kind: str, name: str) -> Path:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -156,6 +155,8 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters. Complexity: linear in the
     names.
     """
+    import difflib  # 1 ms
+
     low = word.lower()
     pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
 
@@ -171,3 +172,15 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
 
     close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=distance)
     return sorted(close, key=similarity, reverse=True)[:count]
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
+    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    ends = frozenset(right)
+    return [
+        "  ".join(
+            c.rjust(w) if k in ends else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from subgraph.display import Displayed
 from subgraph.documents import Number, to_json
 
 
@@ -54,7 +53,7 @@ class Worst:
 
 
 @dataclass(frozen=True)
-class Judgement(Displayed):
+class Judgement:
     """One output of one sample, judged by one criterion.
 
     Attributes:
@@ -77,7 +76,7 @@ class Judgement(Displayed):
 
 
 @dataclass(frozen=True)
-class Verdict(Displayed):
+class Verdict:
     """The outcome of one trial: one region, all samples.
 
     Attributes:

@@ -21,39 +21,19 @@ from tests.helpers.run_command import chain, in_process
 
 HOME = Path(subgraph.__file__).parent
 
+PAGE = Path(__file__).parents[1].joinpath("docs/architecture.md").read_text(encoding="utf-8")
 # A package imports only from the lines above its own; packages on one line do not know each other.
-RULE = """
-version errors text types display system
-documents children
-verdict plugins project precision
-storage search drawing
-reports
-graph trust environments
-origins
-results
-runtime
-bodies
-cases comparison inspection
-trials
-diagnosis
-bisection decoding recordings sweep demo view editing
-blame
-notebook torch
-commands
-agreement
-__init__ cli pytest_plugin
-"""
+RULE = PAGE.partition("## The import rule")[2].split("```")[1]
 BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in line.split()}
 # What may be imported from a package's outside, where that is less than the rule allows.
 ONLY = {
-    "search": {"verdict", "display"},
+    "search": {"verdict"},
     "reports": {"text", "plugins", "drawing"},
     "drawing": {"text", "documents", "types"},
 }
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types display documents verdict plugins project precision trust storage graph runtime "
-    "cases".split()
+    "version errors text types documents verdict plugins project precision trust storage graph runtime cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli", "system", "children"}
 
@@ -78,9 +58,11 @@ def package(module: str) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Modules of ours that a file imports anywhere, also inside functions and for types only."""
+    """Modules of ours that a file imports anywhere, also inside functions, for types only, and by their name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [ast.unparse(node.args[0]).lstrip("f").strip("'\"").partition(".{")[0]]
+        elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
@@ -88,7 +70,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] == "subgraph":
+            if name.split(".")[0] == "subgraph" and not (isinstance(node, ast.Call) and name == "subgraph"):
                 yield module_of(name)
 
 

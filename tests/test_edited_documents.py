@@ -143,7 +143,8 @@ def test_no_edited_document_is_an_internal_error(file: str, documents: Path, dat
     [
         (f"{CASE}/manifest.json", ("inputs", 0, "name"), 3, r"n0__n1/manifest\.json.*inputs\[0\]\.name: expected"),
         (f"{CASE}/manifest.json", ("samples",), {}, r"manifest\.json is damaged: samples: expected a list"),
-        (f"{FOUND}/manifest.json", ("request", "identity"), [], r"request\.identity: expected an object, not a list"),
+        (f"{FOUND}/manifest.json", ("request", "identity"), [],
+         r"the request is damaged: identity: expected an object, not a list"),
         (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, "out of bounds"),
         (f"{LOOP}/state.json", ("request", "feeding", "seed"), None, r"feeding\.seed: expected a whole number"),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, r"asked\[0\]\.key: is missing"),

@@ -1,6 +1,6 @@
 """Results in a notebook: HTML that is well formed, escaped and without scripts; the example notebook is run.
 
-Covers `notebook` and `display`.
+Covers `notebook`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Checked(HTMLParser):
 def checked(item: Any) -> str:
     """The text of an item's HTML."""
     page = Checked()
-    page.feed(item._repr_html_())
+    page.feed(item if isinstance(item, str) else notebook.html(item))
     assert not page.open
     return re.sub(r"\s+", " ", page.text)
 
@@ -74,9 +74,9 @@ def test_graph_cut_and_region_are_drawn(odd: subgraph.Graph) -> None:
     piece = subgraph.cut(odd, end="<b>&")
     shown = checked(piece)
     assert "1 node, 1 input, 1 output" in shown and "float32 1×3" in shown and "<b>&" in shown
-    assert "\x1b" not in odd._repr_html_() and checked(piece.region) in shown
+    assert "\x1b" not in notebook.html(odd) and checked(piece.region) in shown
     for item in (odd, piece):
-        assert ElementTree.fromstring(item._repr_svg_()).tag.endswith("svg")
+        assert ElementTree.fromstring(notebook.drawing(item)).tag.endswith("svg")
 
 
 def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
@@ -84,6 +84,25 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
     assert checked(verdict) == "fail: no operator <LSTM>"
     with pytest.raises(TypeError, match="int has no HTML"):
         notebook.html(3)
+
+
+class Formatter(dict[tuple[str, str], Any]):
+    """As IPython's: a function by the name of a type."""
+
+    def for_type_by_name(self, module: str, name: str, function: Any) -> None:
+        self[module, name] = function
+
+
+def test_ipython_is_told_of_all_results(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    formatters = {"text/html": Formatter(), "image/svg+xml": Formatter()}
+    shell = SimpleNamespace(display_formatter=SimpleNamespace(formatters=formatters))
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: shell, raising=False)
+    subgraph._show_in_notebook()
+    for kind, shown in (("text/html", notebook.html), ("image/svg+xml", notebook.drawing)):
+        known = {(t.__module__, t.__name__) for t in shown.registry if t is not object}
+        assert set(formatters[kind]) == known
+        assert formatters[kind]["subgraph.graph.graph", "Graph"](odd) == shown(odd)
 
 
 @pytest.mark.slow
@@ -96,8 +115,7 @@ def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.
         if old["cell_type"] == "code":
             before, after = old["outputs"][0]["data"], new["outputs"][0]["data"]
             assert before.keys() == after.keys()
-            page = SimpleNamespace(_repr_html_=lambda after=after: "".join(after.get("text/html", [])))
-            checked(page)
+            checked("".join(after.get("text/html", [])))
     text = ["".join(cell["outputs"][0]["data"].get("text/html", [])) for cell in made["cells"] if "outputs" in cell]
     assert "first wrong tensor" in text[2] and "stem/pool:0" in text[2]
     assert "wrong: 2 of 28 nodes: stem/pad, stem/pool" in text[4] and "<svg" in text[4]

@@ -32,7 +32,6 @@ from subgraph.bisection.remaining import Remaining
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
-from subgraph.display import Displayed
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
 from subgraph.graph.graph import Graph
@@ -102,7 +101,7 @@ class BisectionOptions:
         )
 
 
-class Bisection(Displayed):
+class Bisection:
     """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
 
     Attributes:

@@ -38,8 +38,7 @@ KIND_WORDS = {
     QueryKind.CLAIMED: "at the claimed precision",
     QueryKind.PROFILE: "inner tensors in place",
     QueryKind.ISOLATED: "alone",
-    QueryKind.TAIL: "all other nodes",
-    QueryKind.POOL: "pieces together",
+    QueryKind.REST: "all other nodes",
     QueryKind.PREFIX: "first nodes",
 }
 
@@ -86,7 +85,10 @@ def describe(
         profile=profile,
         steps=list(_steps(oracle, steps)),
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
-        alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share, None) for o in findings.irrelevant],
+        alone=[
+            document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
+            for o in findings.irrelevant
+        ],
         notes=[
             *forms.sentences(),
             *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
@@ -160,8 +162,8 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
         yield "the fault vanishes when inner tensors are read: the candidate then computes the model in another way"
-    yield from _wavering(oracle, findings)
-    if findings.stopped.endswith("used up"):
+    yield from _nondeterministic(oracle, findings)
+    if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
         yield f"all other nodes in {within} were tested and agree"
@@ -172,16 +174,16 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
 
 
-def _wavering(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
+def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     """Where verdicts are the same from run to run: are the values?"""
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
     whole = oracle.trials.whole()
-    if names := oracle.wavering.get(whole.nodes):
+    if names := oracle.nondeterministic.get(whole.nodes):
         of = count(len(whole.outputs), "output")
         yield f"the candidate is not deterministic: it gives other values from run to run ({len(names)} of {of})"
     for finding in findings.findings:
-        if finding.items and oracle.wavering.get(oracle.region(finding.items).nodes):
+        if finding.items and oracle.nondeterministic.get(oracle.region(finding.items).nodes):
             labels = ", ".join(oracle.label(k) for k in finding.items[:MOST_UNRESOLVED])
             yield f"not deterministic: {labels} alone gives other values from run to run"
 
@@ -233,7 +235,7 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
         status=step.outcome,
         signature=answer.signature,
         error=_worst_error(answer.verdict),
-        explains=answer.share,
+        explains=answer.share_of_target,
         seconds=round(answer.seconds, 6),
         changed=learned,
         form=form,
@@ -245,8 +247,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
         return trials.form_of(trials.whole())
-    whole = step.query.kind is not QueryKind.POOL and len(step.items) == len(oracle.groups)
-    return Form.PINNED if whole else Form.CUT
+    return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
 
 def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
@@ -281,7 +282,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         ops=ops,
         sources=sources(oracle.trials.graph, nodes),
         certified=finding.certified,
-        explains=finding.explains,
+        explains=finding.share_of_model,
         reproduces=finding.reproduces,
         case=None,
         edge=_boundary(oracle, region) if region else None,

@@ -20,7 +20,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.oracle import Ahead, Items
-from subgraph.search.state import SearchStopped, Steps
+from subgraph.search.state import BudgetSpent, Steps
 from subgraph.text import count
 from subgraph.trials.attribution import (
     Target,
@@ -34,7 +34,6 @@ from subgraph.trials.attribution import (
     whole_target,
 )
 from subgraph.trials.local_errors import locally_wrong
-from subgraph.trials.pooled_runs import pooled_verdicts
 from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
@@ -53,7 +52,7 @@ class NodeOracle:
         groups: per item, the indices of its nodes: several where no edge between them can be cut.
         workers: trials that may run at once.
         failed: by a region's nodes, the first failing result: a flaky candidate's other results may be right.
-        wavering: by a region's nodes, tensors that two runs of it on the same values gave differently.
+        nondeterministic: by a region's nodes, tensors that two runs of it on the same values gave differently.
         hints: by node, how many times as likely as others it is guilty.
     """
 
@@ -61,15 +60,10 @@ class NodeOracle:
     groups: tuple[tuple[int, ...], ...]
     workers: int = 1
     failed: dict[tuple[int, ...], RunResult] = field(default_factory=dict)
-    wavering: dict[tuple[int, ...], set[str]] = field(default_factory=dict)
+    nondeterministic: dict[tuple[int, ...], set[str]] = field(default_factory=dict)
     hints: Mapping[int, float] = field(default_factory=dict)
     _first: dict[tuple[QueryKind, tuple[int, ...]], RunResult] = field(default_factory=dict)
     _targets: dict[Items, Target] = field(default_factory=dict)
-
-    @property
-    def pools(self) -> bool:
-        """Does the candidate take several disconnected pieces in one model?"""
-        return self.trials.multi
 
     @property
     def parents(self) -> list[list[int]]:
@@ -136,7 +130,7 @@ class NodeOracle:
         """One answer per query; with several workers, what is likely to be asked next runs meanwhile.
 
         Raises:
-            BackendError: the candidate cannot be used at all. SearchStopped: a run was ended, its time is used up.
+            BackendError: the candidate cannot be used at all. BudgetSpent: a run was ended, its time is used up.
         """
         self._log_asking(queries)
         try:
@@ -144,11 +138,11 @@ class NodeOracle:
                 self.ahead.wait_for(queries)
             return list(map(self._answer, queries))
         except OutOfTime as e:
-            raise SearchStopped(e.what) from e
+            raise BudgetSpent(e.what) from e
 
     def _log_asking(self, queries: Sequence[Query]) -> None:
         """What is run now, for the live line."""
-        nodes = self.indices(queries[0].pieces[0] if queries[0].pieces else queries[0].items)
+        nodes = self.indices(queries[0].items)
         ends = " … ".join(dict.fromkeys(self.trials.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
         text = f"running {ends} ({count(len(nodes), 'node')}){more}" if nodes else f"running the whole model{more}"
@@ -171,16 +165,14 @@ class NodeOracle:
     def _answer(self, query: Query) -> Answer:
         kind = query.kind
         try:
-            if kind is QueryKind.POOL:
-                return self._pool(query)
             region = self._region(query)
             result = self._result(query, region)
             if kind is QueryKind.WHOLE and not query.repetition:
                 require_usable(self.trials, result)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
                 result = self._confirmed(query, region, result)
-            if kind is QueryKind.TAIL:
-                return self._tail(query, region, result)
+            if kind is QueryKind.REST:
+                return self._rest(query, region, result)
             verdict = self.trials.verdict_of(region, result)
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
@@ -203,8 +195,8 @@ class NodeOracle:
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
 
     def _locally_wrong(self, query: Query, result: RunResult, seen: Mapping[int, Status]) -> dict[int, float] | None:
-        """Of the items that are wrong in place those that are so by what they read, with the relative error; None if
-        unknown, or if reading inner tensors changed what the whole gives."""
+        """Of the items that are wrong in place those that are so given what they read, with the relative error; None if
+        unknown, or if reading intermediate tensors changed what the whole gives."""
         suspects = [k for k in query.items if seen.get(k) is Status.FAIL]
         whole = self.run_result(self.trials.whole())
         if result.failure or (len(query.items) == len(self.groups) and not self._as_plain(whole, result)):
@@ -239,7 +231,7 @@ class NodeOracle:
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         first = self._first.setdefault((query.kind, region.nodes), result)
         if not (first.failure or result.failure) and (names := first.differing(result)):
-            self.wavering.setdefault(region.nodes, set()).update(names)
+            self.nondeterministic.setdefault(region.nodes, set()).update(names)
         return result
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
@@ -255,10 +247,10 @@ class NodeOracle:
         answer = replace(answer, error=_largest_error(answer.verdict))
         if attribution is None:
             return answer
-        explains = self._explains(region, result) if query.target else attribution.share
-        return replace(answer, share=attribution.share, explains=explains, culprit=attribution.culprit)
+        of_model = self._share_of_model(region, result) if query.target else attribution.share
+        return replace(answer, share_of_target=attribution.share, share_of_model=of_model, culprit=attribution.culprit)
 
-    def _explains(self, region: Region, result: RunResult) -> float | None:
+    def _share_of_model(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""
         whole = error_of(self.trials, self._target(()).values)
         alone = None if result.failure or whole is None or not whole.any() else error_alone(self.trials, region, result)
@@ -270,14 +262,14 @@ class NodeOracle:
             trials = self.trials
             if items:
                 region = self.region(items)
-                values = self._left(region, self.run_result(region))
+                values = self._outputs_with_only(region, self.run_result(region))
                 right = frozenset(trials.whole().nodes) - frozenset(region.nodes)
                 self._targets[items] = Target(values or (), right)
             else:
                 self._targets[items] = whole_target(trials, self.run_result(trials.whole()))
         return self._targets[items]
 
-    def _left(self, region: Region, result: RunResult) -> Feeds | None:
+    def _outputs_with_only(self, region: Region, result: RunResult) -> Feeds | None:
         """The model's outputs when only this region is the candidate's; None where the reference cannot go on."""
         if result.failure or lacks_output(self.trials, region, result):
             return None
@@ -286,11 +278,11 @@ class NodeOracle:
         except ModelError:
             return None
 
-    def _tail(self, query: Query, region: Region, result: RunResult) -> Answer:
+    def _rest(self, query: Query, region: Region, result: RunResult) -> Answer:
         """Does the model agree when only these items are the candidate's? If the reference cannot go on with what they
         give, the verdict is that on their own outputs. And is what disappeared what the items left out give alone?"""
         trials = self.trials
-        values = self._left(region, result)
+        values = self._outputs_with_only(region, result)
         if values is None:
             return _answer_of(trials.verdict_of(region, result))
         outputs = RunResult(tuple(values), result.others, None, result.build, result.run, result.stored)
@@ -312,13 +304,6 @@ class NodeOracle:
             for v in (verdict, self.trials.verdict(self.trials.whole()))
         )
         return error / whole if whole and verdict.outputs else None
-
-    def _pool(self, query: Query) -> Answer:
-        verdicts = pooled_verdicts(self.trials, [self.region(piece) for piece in query.pieces])
-        several = Answer(Status.UNRESOLVED, why="it needs several cuts")
-        pieces = tuple(_answer_of(v) if v else several for v in verdicts)
-        worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
-        return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
 
 
 def _largest_error(verdict: Verdict | None) -> float | None:

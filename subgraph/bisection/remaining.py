@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from subgraph.search import Purpose, QueryKind, Step
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 
 # Times the search's own estimate, which is that of one guilty node. Of 220 simulated searches (several culprits,
 # accumulated errors, flaky candidates among them) 88 % ended within the upper end of the first estimate.
@@ -52,11 +52,11 @@ class Remaining:
             self.seconds, self.runs = self.seconds + now - self._begin, self.runs + 1
         self._begin = now
         self.steps += 1
-        if step.query.kind in (QueryKind.ISOLATED, QueryKind.TAIL) and step.outcome is Meaning.FAIL:
+        if step.query.kind in (QueryKind.ISOLATED, QueryKind.REST) and step.outcome is RegionOutcome.FAIL:
             self._narrow(frozenset(nodes))
-        self._total = self._total or self.steps + MOST_TIMES * step.more
-        self.least = step.more
-        self.most = max(self._total - self.steps, MOST_TIMES * step.more) if step.more else 0
+        self._total = self._total or self.steps + MOST_TIMES * step.estimated_runs
+        self.least = step.estimated_runs
+        self.most = max(self._total - self.steps, MOST_TIMES * step.estimated_runs) if step.estimated_runs else 0
 
     def _narrow(self, region: frozenset[Hashable]) -> None:
         """Keep the smallest failing regions."""

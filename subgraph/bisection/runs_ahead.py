@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel
 from subgraph.search.lookahead import plan
-from subgraph.search.oracle import Ahead, Query, QueryKind
+from subgraph.search.oracle import Ahead, Query
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.verdict import Status
 
 Ran = tuple[RunResult, Status]
-NOT_AHEAD = WITHOUT_RUN | {QueryKind.POOL}
 
 
 @dataclass
@@ -48,7 +47,7 @@ class RunsAhead:
 
     def wait_for(self, queries: Sequence[Query]) -> None:
         """Return when all of these have run; others go on."""
-        needed = {q.run for q in queries if q.kind not in NOT_AHEAD}
+        needed = {q.run for q in queries if q.kind not in WITHOUT_RUN}
         while self._executor:
             self._collect()
             self._plan()

@@ -89,5 +89,6 @@ def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findin
         irrelevant=tuple(o for f in found for o in f.irrelevant),
         unresolved=tuple(o for f in found for o in f.unresolved),
         stopped=stopped,
+        budget_spent=any(f.budget_spent for f in found),
         notes=notes,
     )

@@ -254,23 +254,15 @@ class Blame:
         for names in passes[:MOST_SETS]:
             cured = without(self.trials, names).candidate
             what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
-            yield self._cure(prover, "pass", what, changed(candidate, cured.options), cured)
+            yield prover.of_candidate("pass", what, changed(candidate, cured.options), cured)
         for name, options in switches.items():
             other = replace(candidate, options=dict(options))
-            yield self._cure(prover, "switch", f"{name} off", changed(candidate, options), other)
+            yield prover.of_candidate("switch", f"{name} off", changed(candidate, options), other)
         if history and asked and not asked.switch:
             package = releases.package(candidate.backend)[0]
             for version in _mended(history):
                 other = replace(candidate, release=version, sources=asked.sources)
-                yield self._cure(prover, "version", f"{package} {version}", f"pip install {package}=={version}", other)
-
-    def _cure(self, prover: Prover, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
-        log.info("cure? %s, on the whole model", clean(what))
-        try:
-            verdict, slowdown = prover.of_candidate(candidate, f"cure-{prover.runs}")
-        except SubcutError as e:
-            return Cure(kind, what, how, False, "region", None, e.what)
-        return prover.cure(kind, what, how, verdict, slowdown)
+                yield prover.of_candidate("version", f"{package} {version}", f"pip install {package}=={version}", other)
 
 
 def changed(candidate: Candidate, options: Mapping[str, object]) -> str:

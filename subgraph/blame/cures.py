@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from subgraph.blame.draws import drawn, extended
 from subgraph.blame.parameters import parameters
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
-from subgraph.graph.region import Region
 from subgraph.results.blame import Cure
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.inputs import Feeding
+from subgraph.text import clean
 from subgraph.trials.session import Setup, open_trials, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -45,41 +46,39 @@ class Prover:
     draws: int
     runs: int = 0
 
-    @property
-    def whole(self) -> Region:
-        return self.trials.whole()
-
-    def of_candidate(self, candidate: Candidate, name: str) -> tuple[Verdict, float | None]:
-        """The verdict on another candidate, and its time over that of the candidate; None where it is wrong.
-
-        Raises:
-            SubcutError: it cannot be used.
-        """
+    def of_candidate(self, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
+        """What another candidate does with the whole model."""
+        log.info("cure? %s, on the whole model", clean(what))
         self.runs += 1
-        with ExitStack() as stack:
-            other = stack.enter_context(_sharing(self.trials, candidate, name))
-            verdict = other.verdict(self.whole)
-            right = verdict.status is Status.AGREE
-            return verdict, self._slowdown(other, self.trials.graph.path) if right else None
+        try:
+            with _sharing(self.trials, candidate, f"cure-{self.runs}") as other:
+                verdict = other.verdict(self.trials.whole())
+                return self._cure(kind, what, how, verdict, other, self.trials.graph.path)
+        except SubcutError as e:
+            return Cure(kind, what, how, False, "region", None, e.what)
 
-    def of_model(self, path: Path) -> tuple[Verdict, float | None]:
-        """The same for another model on the candidate: its outputs beside the reference's of the model as it is.
+    def of_model(self, what: str, path: Path) -> Cure:
+        """What the candidate does with another model: its outputs beside the reference's of the model as it is.
 
         Raises:
             SubcutError: it cannot be run.
         """
         self.runs += 1
-        graph = load(path)
-        with open_trials(graph, self.setup, self.trials.reference, self.trials.workers) as other:
-            verdict = self.trials.verdict_of(self.whole, other.run(other.whole()))
-            right = verdict.status is Status.AGREE
-            return verdict, self._slowdown(self.trials, path) if right else None
+        with self.opened(path, self.setup.feeding) as other:
+            verdict = self.trials.verdict_of(self.trials.whole(), other.run(other.whole()))
+            return self._cure("rewrite", what, path.name, verdict, self.trials, path)
 
-    def cure(self, kind: str, what: str, how: str, verdict: Verdict, slowdown: float | None) -> Cure:
-        """A cure, by the verdict on the whole model with it."""
-        right = verdict.status is Status.AGREE
-        why = verdict.why if not right else "" if self.draws else "no further inputs were tried"
-        return Cure(kind, what, how, right and self.draws > 0, "whole" if right else "region", slowdown, why)
+    def opened(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
+        """Trials on another model, of a region or the whole, in the same processes."""
+        setup = replace(self.setup, feeding=feeding)
+        return open_trials(load(path), setup, self.trials.reference, self.trials.workers)
+
+    def _cure(self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path) -> Cure:
+        """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is right."""
+        if verdict.status is not Status.AGREE:
+            return Cure(kind, what, how, False, "region", None, verdict.why)
+        why = "" if self.draws else "no further inputs were tried"
+        return Cure(kind, what, how, self.draws > 0, "whole", self._slowdown(other, path), why)
 
     def _slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.blame import answer
 from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.layout import BLAME, RUN_JSON
+from subgraph.documents import to_json
+from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.blame import BlameDocument
 from subgraph.storage import folders
 
 
 def explain(
     blame: Blame,
-    search: Mapping[str, Any],
-    finding: Mapping[str, Any] | None,
+    search: BisectDocument,
+    finding: FindingDocument | None,
     asked: ReleasesAsked | None,
     command: str,
 ) -> BlameDocument:
@@ -32,13 +34,13 @@ def explain(
     """
     began, trials = time.monotonic(), blame.trials
     wrong = blame.is_wrong
-    if (places := len(search["findings"])) > 1:
+    if (places := len(search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")
     passes = blame.passes() if wrong else []
     kernels = blame.kernels() if wrong and not passes else None
     switches = blame.switches(exact=not passes) if wrong else {}
     versions = blame.history(asked) if asked else None
-    case = Path(finding["case"]) if finding and finding.get("case") else None
+    case = Path(finding.case) if finding and finding.case else None
     home = case if case else trials.scratch
     with folders.aside(home / BLAME) as work:
         cures = blame.cures(passes, switches, versions, asked, work, home / BLAME) if wrong else []
@@ -46,12 +48,12 @@ def explain(
         ops = [trials.graph.ops[i] for i in blame.region.nodes]
         runtime, version = blame.runtime()
         document = BlameDocument(
-            exit_code=search["exit_code"] if wrong or not (versions and versions.wrong) else 1,
+            exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
             model=trials.graph.path.name,
             candidate=trials.candidate.name,
             runtime=runtime,
             version=version,
-            outcome=search["outcome"],
+            outcome=search.outcome,
             region=region,
             ops=ops,
             whole=blame.region == trials.whole(),
@@ -78,10 +80,10 @@ def explain(
     return document
 
 
-def _add_to_report(search: Mapping[str, Any], finding: Mapping[str, Any], lines: Sequence[str], folder: Path) -> None:
+def _add_to_report(search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path) -> None:
     """Have the report of the bisection tell it, too."""
-    findings = [dict(f, blame=list(lines)) if f is finding else f for f in search["findings"]]
-    document = dict(search, findings=findings)
+    findings = [replace(f, blame=lines) if f is finding else f for f in search.findings]
+    document = to_json(replace(search, findings=findings))
     texts = {RUN_JSON: as_json(document).decode(), **rendered_reports(document, folder)}
     with folders.scratch(folder) as work:
         for name, text in texts.items():

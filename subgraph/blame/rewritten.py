@@ -29,7 +29,6 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
-from subgraph.trials.session import open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -88,8 +87,7 @@ class Rewriter:
         path.write_bytes(form.model.SerializeToString())
         self.tried += 1
         try:
-            setup = replace(self.prover.setup, feeding=Feeding(records=fed))
-            with open_trials(load(path), setup, self.trials.reference, self.trials.workers) as alone:
+            with self.prover.opened(path, Feeding(records=fed)) as alone:
                 if alone.verdict(alone.whole()).status is not Status.AGREE:
                     return None
             equal = original.compare(form.model)
@@ -98,11 +96,10 @@ class Rewriter:
             log.info("cure? %s, on the whole model", clean(form.words))
             name = f"{safe_name(form.name)}-{self.tried}.onnx"
             self._whole(form, path).save(self.work / name)
-            verdict, slowdown = self.prover.of_model(self.work / name)
+            cure = self.prover.of_model(form.words, self.work / name)
         except (SubcutError, OnnxError) as e:
             log.debug("%s: %s", form.words, e)
             return None
-        cure = self.prover.cure("rewrite", form.words, name, verdict, slowdown)
         if not cure.proven:
             (self.work / name).unlink()
         return replace(cure, model=str(self.place / name) if cure.proven else None, equal=equal.status)

@@ -2,7 +2,7 @@
 
 TOP/README.txt  environment.json  bundle.json    what a stranger reads first; the machine; sizes and digests
 TOP/…                                            the case or the bisection, redacted (`contents`)
-TOP/candidate_files/                             the scripts that the candidate's command names (`scripts`)
+TOP/candidate_files/                             files of the candidate that the user names (`scripts`)
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ from subgraph.cases.contents import CaseFiles, data_of
 from subgraph.cases.find_case import BundleList
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
 from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, readme
-from subgraph.cases.redact import Redactor
-from subgraph.cases.scripts import Scripts
+from subgraph.cases.redact import REMOVED, Redactor
+from subgraph.cases.scripts import collect
 from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.origins.source_metadata import stripped
 from subgraph.project import FILE_NAMES
+from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean
@@ -46,11 +48,10 @@ class BundleRequest:
     Attributes:
         folder: a case, a bisection or a sweep. target: the zip; its one folder has the same name.
         identity: what is packed, in a word: a bundle may overwrite one with the same identity.
-        candidate_files: files of the candidate that the user adds.
-        bases: folders whose files are added where a command of the candidate names them.
+        candidate_files: files of the candidate that go along; bases: folders that their names are relative to.
         evidence: the manifest that names the candidate, where none around the case does; outcome: of that candidate.
         command: the command that made the case, where its manifest does not say it.
-        free_text: texts go along that are not known to say nothing about this machine.
+        keep: fields and text files whose free texts go along; "all" for all of them.
         source: lines of the user's source code, with their paths, go along in models and documents.
     """
 
@@ -63,7 +64,7 @@ class BundleRequest:
     outcome: CaseOutcome | None = None
     command: str = ""
     force: bool = False
-    free_text: bool = False
+    keep: Sequence[str] = ()
     source: bool = False
 
     @property
@@ -78,13 +79,16 @@ class Packed:
 
     Attributes:
         files: name in the bundle → size and digest. warnings: what to look at before it is sent.
-        left: files of the folder that are not in the bundle.
+        unchanged: what goes along as the user wrote it, a line each.
+        left: files of the folder that are not in the bundle. left_texts: fields and text files that are left out.
     """
 
     path: Path
     files: Mapping[str, Checksum]
     warnings: Sequence[str] = ()
+    unchanged: Sequence[str] = ()
     left: Sequence[str] = ()
+    left_texts: Sequence[str] = ()
 
 
 def name_of(path: Path) -> str:
@@ -107,8 +111,8 @@ def name_of(path: Path) -> str:
 def _redacted_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
     request = evidence.get("request") if evidence else None
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
-    plain = redact.this_machine(secrets=_secrets(evidence)).spec(spec)
-    if redact.same(spec, plain):
+    plain = redact.this_machine(_secrets(evidence)).spec(spec)
+    if redact.REMOVED not in plain and Path(spec).name == spec:
         return folders.safe_name(path.name)
     return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
 
@@ -153,30 +157,32 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
     evidence = request.evidence or case_files.evidence
-    known = contents.names(case_files)
-    redactor = redact.this_machine(known, _secrets(evidence), free_text=request.free_text, source=request.source)
-    scripts = Scripts(redactor, request.bases)
-    for path in request.candidate_files:
-        scripts.add(path)
-    found_with = scripts.collect(evidence) if evidence else None
+    redactor = replace(redact.this_machine(_secrets(evidence)), names=contents.names(case_files))
+    scripts = collect(request.candidate_files, request.bases, redactor)
+    redactor = replace(
+        redactor, scripts=frozenset(scripts), keep=frozenset(request.keep), source=request.source,
+        own_criterion=contents.has_own_criterion(case_files, evidence),
+    )  # fmt: skip
+    found_with = _found_with(evidence, redactor) if evidence else None
     files = contents.redacted(case_files, redactor, found_with, request.command)
+    files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.items()}
     with folders.scratch(request.target.parent) as work:
         if not request.source:
             models = {name: path for name, path in files.items() if isinstance(path, Path) and path.suffix == ".onnx"}
             files |= {name: stripped(path, work, f"{k}.onnx") for k, (name, path) in enumerate(models.items())}
-        return _packed(request, case_files, files, redactor, scripts, found_with)
+        return _packed(request, case_files, files, redactor, evidence, found_with)
 
 
 def _packed(
     request: BundleRequest, case_files: CaseFiles, files: dict[str, Path | bytes], redactor: Redactor,
-    scripts: Scripts, found_with: Mapping[str, Any] | None,
+    evidence: Mapping[str, Any] | None, found_with: Mapping[str, Any] | None,
 ) -> Packed:  # fmt: skip
     """Add what tells of the files, and write the zip."""
-    files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
     outcome = request.outcome or _outcome(request.folder)
     if outcome:
-        outcome = CaseOutcome(redactor.text(outcome.status), redactor.text(outcome.why))
-    files[README] = _readme(request.name, case_files, files, found_with, outcome).encode()
+        outcome = CaseOutcome(**redactor.document(to_json(outcome)))
+    unchanged = [*_unchanged(files, redactor, found_with)]
+    files[README] = _readme(request.name, case_files, files, found_with, outcome, unchanged).encode()
     files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
@@ -185,22 +191,51 @@ def _packed(
     )
     files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
-    left = [f"{name}: {why}" for name, why in scripts.left.items()]
-    warnings = [*left, *_suspicious(request.name, files, redactor)]
-    return Packed(request.target, checksums, warnings, case_files.left)
+    warnings = [*_missing_scripts(evidence, files), *_suspicious(request.name, files, redactor)]
+    return Packed(request.target, checksums, warnings, unchanged, case_files.left, sorted(redactor.left))
+
+
+def _found_with(evidence: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+    """The manifest that names the candidate, redacted; its commands run in the folder of its files."""
+    request = evidence["request"]
+    options = {k: v for k, v in request["identity"]["options"].items() if k != "folder"}
+    identity = {**request["identity"], "options": options}
+    return dict(redactor.document({**evidence, "request": {**request, "identity": identity}}))
+
+
+def _unchanged(
+    files: Mapping[str, Path | bytes], redactor: Redactor, found_with: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """What goes along as the user wrote it, or as the candidate said it."""
+    if found_with:
+        identity = found_with["request"]["identity"]
+        options = identity["options"].items()
+        yield f"candidate: {found_with['request']['candidate']}"
+        yield from (f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED)
+    if redactor.kept:
+        yield f"texts: {', '.join(sorted(redactor.kept))}"
+    yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
+
+
+def _missing_scripts(evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]) -> Iterator[str]:
+    """Code that the candidate's command names and that does not go along."""
+    for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
+        goes = f"{CANDIDATE_FILES}/{normpath(word)}" in files or Path(word).resolve() in files.values()
+        if word.endswith(CODE) and not goes:
+            yield f"{clean(Path(word).name)} of the candidate is not packed: --candidate-files PATH packs it"
 
 
 def _outcome(folder: Path) -> CaseOutcome | None:
     """The verdict of a bisection on one of its regions, from the document beside it; None where there is none."""
     folder = folder.resolve()
     if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
-        return CaseOutcome("agree", f"the nearest neighbour of {folder.name.removesuffix(AGREES)}")
+        return CaseOutcome("agree", None, f"the nearest neighbour of {folder.name.removesuffix(AGREES)}")
     try:
         document = json.loads((folder.parent / RUN_JSON).read_text(encoding="utf-8"))
         finding = next(f for f in document["findings"] if Path(f["case"] or "").name == folder.name)
         output = finding["verdict"]["outputs"][0]["name"] if finding["verdict"]["outputs"] else ""
         why = f"{output}: {finding['verdict']['why']}" if output else finding["verdict"]["why"]
-        return CaseOutcome(finding["verdict"]["status"], why)
+        return CaseOutcome(finding["verdict"]["status"], finding["verdict"]["signature"], why)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
         return None
 
@@ -220,10 +255,11 @@ def _readme(
     files: Mapping[str, Path | bytes],
     found_with: Mapping[str, Any] | None,
     outcome: CaseOutcome | None,
+    unchanged: Sequence[str],
 ) -> str:
     manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
     cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
-    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, outcome))
+    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, outcome, unchanged))
 
 
 def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor) -> Iterator[str]:

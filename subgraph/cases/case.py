@@ -15,6 +15,7 @@ from subgraph.documents import absent, from_json, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured
+from subgraph.runtime.inputs import OriginKind
 from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
@@ -55,12 +56,13 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class FedInput:
-    """An input of the model as it was fed; `origin`: the file, or how its values were drawn."""
+    """An input of the model as it was fed; `origin`: the file, or how its values were drawn, for people."""
 
     name: str
     dtype: str
     shapes: Sequence[Sequence[int]]
     origin: str = keyed("from")
+    kind: OriginKind = OriginKind.FILE
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,11 @@ class CaseManifest:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a candidate did on a case: the status of its verdict, and why."""
+    """What a candidate did on a case: the status of its verdict, and why. `signature`: bundles of before lack it."""
 
     status: str
-    why: str
+    signature: str | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -398,9 +401,8 @@ def reference_of(reference: Reference) -> ReferenceEntry:
 
 def sample_of(sample: Captured) -> SampleEntry:
     """One sample: its label and what was fed."""
-    return SampleEntry(
-        sample.label, [FedInput(r.name, r.dtype, r.shapes, sample.origins[r.name]) for r in sample.fed.values()]
-    )
+    fed = [(record, sample.origins[record.name]) for record in sample.fed.values()]
+    return SampleEntry(sample.label, [FedInput(r.name, r.dtype, r.shapes, str(o), o.kind) for r, o in fed])
 
 
 def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:

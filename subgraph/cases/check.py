@@ -1,7 +1,6 @@
 """Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit for bit.
 
-So must the same cut at another opset, which is written where onnx converts it, or where its nodes are valid as they
-are.
+So must the same cut at another opset, as onnx converts it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.opsets import STANDARD, newer_than, opset_of
+from subgraph.graph.opsets import newer_than, opset_of
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Value, distance, load
@@ -30,7 +29,6 @@ from subgraph.text import clean
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
 LEAST = 7  # opset; onnx converts no further back
-CONVERTED, RELABELLED = "converted", "the same nodes"
 FULL = "the full model's values"  # the outputs of a cut that changes nothing
 
 Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
@@ -144,7 +142,7 @@ class TargetOpset:
     Attributes:
         version: asked for; of: the cut's own.
         newer: nodes that need a later one.
-        file: the cut at that version; None where there is none. how: it was made. why: onnx could not convert it.
+        file: the cut at that version; None where onnx could not convert it. why: it could not.
         check: of that cut on the captured values.
     """
 
@@ -152,7 +150,6 @@ class TargetOpset:
     of: int
     newer: Sequence[NewerNode]
     file: str | None = None
-    how: str = ""
     why: str = ""
     check: CheckResult | None = None
 
@@ -177,48 +174,13 @@ def at_opset(
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
     try:
-        target = replace(target, file=path.name, how=CONVERTED, check=_converted(cut, version, path, check))
+        with OnnxProcess(cut.graph.path) as onnx:
+            protobuf.write(onnx.convert(cut.model, version), cut.graph.path, path, external=False)
+        return replace(target, file=path.name, check=check(path) if check else None)
     except (OnnxError, SubcutError) as e:
         path.unlink(missing_ok=True)
         why = re.sub(r"^.*Assertion .* failed: ", "", clean(" ".join(str(e).split())))[:300]
-        target = replace(target, why=why)
-        if check and (same := _relabelled(cut, version, path, check)):
-            target = replace(target, file=path.name, how=RELABELLED, check=same)
-    return target
-
-
-def _converted(cut: Cut, version: int, path: Path, check: Callable[[Path], CheckResult] | None) -> CheckResult | None:
-    """Write the cut as onnx's converter makes it; how that goes on the captured values.
-
-    Raises:
-        OnnxError, ModelError: onnx cannot convert it, or the reference cannot run what it wrote.
-    """
-    with OnnxProcess(cut.graph.path) as onnx:
-        protobuf.write(onnx.convert(cut.model, version), cut.graph.path, path, external=False)
-    return check(path) if check else None
-
-
-def _relabelled(cut: Cut, version: int, path: Path, check: Callable[[Path], CheckResult]) -> CheckResult | None:
-    """Write the same nodes under the older opset, where they are valid there and give the same bits; else None.
-
-    onnx has no way back from versions that only allow further types. Whether a node means the same there, its values
-    tell.
-    """
-    model = type(cut.model).FromString(cut.model.SerializeToString())
-    for entry in model.opset_import:
-        if entry.domain in STANDARD:
-            entry.version = version
-    try:
-        protobuf.write(model, cut.graph.path, path, external=False)
-        with OnnxProcess(cut.graph.path) as onnx:
-            onnx.check(path)
-        result = check(path)
-    except (OnnxError, SubcutError):
-        result = None
-    if result is None or result.status != "identical":
-        path.unlink(missing_ok=True)
-        return None
-    return result
+        return replace(target, why=why)
 
 
 def run_checker(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A case's folder -> its files as they may leave this machine: what its manifests list, with texts redacted.
 
-Tensors and models are packed unchanged. Texts that subcut wrote are redacted (`redact`); reports are rendered anew from
-the redacted document; the candidate's command is rewritten (`scripts`). Files that no manifest lists are left out.
+Tensors and models are packed unchanged. Documents are redacted (`redact`); reports are rendered anew from the redacted
+document; logs stay here unless the user keeps them. Files that no manifest lists are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph import results
+from subgraph import plugins, results
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import bundle_root
@@ -34,7 +34,7 @@ from subgraph.cases.layout import (
     TODO_TXT,
     is_evidence,
 )
-from subgraph.cases.redact import Redactor
+from subgraph.cases.redact import ALL, Redactor
 from subgraph.documents import from_json, read_json
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
@@ -42,19 +42,7 @@ from subgraph.text import clean
 
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
 LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data", ".tflite"), FROM_DEVICE: (".npy", ".bin")}
-TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 UNCHANGED = (".npy", ".bin", ".onnx", ".data", ".tflite", ".prototxt", ".caffemodel")
-# Keys of our documents, and keys below others, whose values are names of nodes, tensors and the model.
-LABEL_KEYS = ("node", "nodes", "tensor", "first", "last", "without", "producer", "op", "ops", "samples")
-LABEL_PLACES = (
-    ("nodes", "label"),
-    ("outputs", "name"),
-    ("inputs", "name"),
-    ("nodes", "name"),
-    ("source", "file"),
-    ("model", "file"),
-    ("samples", "label"),
-)
 
 
 @dataclass(frozen=True)
@@ -68,20 +56,6 @@ class ReadRun:
 
     schema: str
     findings: Sequence[WithCase] = ()
-
-
-@dataclass(frozen=True)
-class ReadCure:
-    how: str
-
-
-@dataclass(frozen=True)
-class ReadBlame:
-    """`blame.json`, as far as it is read here."""
-
-    passes: Sequence[Sequence[str]]
-    versions: object
-    cures: Sequence[ReadCure]
 
 
 @dataclass(frozen=True)
@@ -184,50 +158,35 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
     return tuple(cases)
 
 
-def names(case_files: CaseFiles) -> set[str]:
-    """Names that go along anyway: of nodes, ops and tensors, of the files, and of the model."""
-    names = {file for name in case_files.files for file in (name, name.partition("/")[2])}  # in the log of a finding
+def names(case_files: CaseFiles) -> frozenset[str]:
+    """Names that go along anyway: of the files, and of nodes and tensors in their models, and of the model."""
+    names = {file for name in case_files.files for file in (name, name.partition("/")[2])}  # below a case's folder
     for path in case_files.files.values():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph
             names |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
             for node in graph.node:
                 names |= {node.name, node.op_type, *node.input, *node.output}
-        elif path.suffix == ".json":
-            document = _read_json(path)
-            names |= set(_labels(document))
-            names |= set(_of_blame(document)) if path.name == BLAME_JSON else set()
-    return names - {""}
+    for folder in case_files.cases:
+        names.add(str((case.read_manifest(case_files.folder / folder) or {})["source"].get("file", "")))
+    return frozenset(names - {""})
 
 
-def _of_blame(document: Mapping[str, Any]) -> Iterator[str]:
-    """Names of passes, releases and options, and of the files of rewritten models, which stay here."""
-    yield from (name for names in document["passes"] for name in names)
-    known = document["versions"] if isinstance(document["versions"], dict) else {}
-    yield from (str(version) for state in ("wrong", "right", "unknown") for version in known.get(state) or ())
-    yield from (word for cure in document["cures"] for word in [cure["how"], *cure["how"].split()])
-
-
-def _labels(value: Any, key: str = "", above: str = "") -> Iterator[str]:
-    """Names in a document; its cases need not have them."""
-    if isinstance(value, Mapping):
-        for k, v in value.items():
-            yield from _labels(v, str(k), key) if k not in ("candidate", "reference", "request") else ()
-    elif isinstance(value, list):
-        for v in value:
-            yield from _labels(v, key, above)
-    elif isinstance(value, str) and ((above, key) in LABEL_PLACES or key in LABEL_KEYS):
-        yield value
+def has_own_criterion(case_files: CaseFiles, evidence: Mapping[str, Any] | None) -> bool:
+    """Did a criterion of subcut judge? Then the sentences of its judgements are ours."""
+    known = {*plugins.own_names("criteria"), *plugins.own_names("metrics")}
+    documents = [_read_json(path) for name, path in case_files.files.items() if name in (RUN_JSON, SWEEP_JSON)]
+    request = (evidence or {}).get("request")
+    found = [d.get("criterion") for d in (*documents, request) if isinstance(d, dict)]
+    return all(re.split("[:<>]", str(criterion))[0] in known for criterion in found if criterion)
 
 
 def _read_json(path: Path) -> Any:
-    """A document of ours, checked as far as it is read here."""
+    """A document of ours, checked where results are read from it."""
     hint = "make the case anew"
     document = read_json(path, hint)
     schema: Any = document.get("schema") if isinstance(document, dict) else None
-    if path.name == BLAME_JSON:
-        from_json(ReadBlame, document, str(path), hint)
-    elif path.name in (RUN_JSON, SWEEP_JSON):
+    if path.name in (RUN_JSON, SWEEP_JSON):
         from_json(results.type_of(schema) if schema in results.KNOWN else ReadRun, document, str(path), hint)
     return document
 
@@ -262,7 +221,8 @@ def redacted(
         elif path.suffix == ".json":
             files[name] = case.as_json(_redacted_document(name, _read_json(path), redactor))
         elif last in (LOG, TODO_TXT, BLAME_ANSWER):
-            files[name] = _redacted_lines(path, redactor).encode()
+            text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
+            files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
     if told:
         files |= _reports(json.loads(data_of(files[told])), case_files.folder)
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
@@ -303,13 +263,3 @@ def _reports(document: Any, folder: Path) -> dict[str, bytes]:
         return {file: text.encode() for file, text in rendered_reports(document, folder).items()}
     except (SubcutError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _redacted_lines(path: Path, redactor: Redactor) -> str:
-    """A text of ours, line by line, without times."""
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        head, sep, rest = TIME.sub("", line).partition("Command: ")
-        is_command = sep and not head
-        lines.append(f"{sep}{redactor.command(rest)}" if is_command else redactor.text(head + sep + rest))
-    return "".join(f"{line}\n" for line in lines)

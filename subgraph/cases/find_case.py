@@ -26,6 +26,7 @@ from subgraph.cases.layout import (
     RUN_JSON,
     is_evidence,
 )
+from subgraph.cases.redact import REMOVED
 from subgraph.cases.zip_archive import Checksum, name_problem
 from subgraph.documents import from_json, read_document
 from subgraph.errors import InputError, UsageError
@@ -214,10 +215,13 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     Its origin holds a digest of these files, so that a change of one of them asks for trust anew.
     """
     home = bundle / CANDIDATE_FILES
+    if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
+        what = f"words of candidate {clean(candidate.name)} were removed when the bundle was made"
+        raise UsageError(what, "-c SPEC says what is to run this case")
 
     def absolute(value: Any) -> Any:
-        inside = isinstance(value, str) and value.startswith(f"{CANDIDATE_FILES}/") and not name_problem(value)
-        return str(bundle / value) if inside else value
+        inside = isinstance(value, str) and not name_problem(value) and (home / value).is_file()
+        return str(home / value) if inside else value
 
     is_command = candidate.runs_commands
     options = {k: absolute(v) for k, v in candidate.options.items() if k != "folder" or not is_command}

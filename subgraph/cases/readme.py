@@ -10,6 +10,7 @@ from typing import Any
 from subgraph.cases.case import CaseOutcome
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import LEFT_OUT, REMOVED
+from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, shorten
 
@@ -58,6 +59,7 @@ class ReadmeData:
         cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the most telling one first.
         evidence: the manifest that names the candidate, if any.
         outcome: of the candidate, if it ran.
+        unchanged: what went along as the sender wrote it, a line each.
     """
 
     name: str
@@ -65,6 +67,7 @@ class ReadmeData:
     cases: Mapping[str, Mapping[str, Any]]
     evidence: Mapping[str, Any] | None = None
     outcome: CaseOutcome | None = None
+    unchanged: Sequence[str] = ()
 
     @property
     def first(self) -> str:
@@ -78,6 +81,11 @@ def readme(data: ReadmeData) -> str:
     parts = [
         [title, "=" * len(title), "", *_problem(data)],
         ["Files", *_files(data)],
+        *(
+            [["As the sender had it, not redacted", *(f"  {clean(line)}" for line in data.unchanged)]]
+            if data.unchanged
+            else []
+        ),
         ["Run it without subcut", *_run_alone(data)],
         ["Run it with subcut (pip install .)", *_run_with_subcut(data)],
         ["With a runtime or device of your own", *_run_elsewhere(data)],
@@ -107,16 +115,11 @@ def _problem(data: ReadmeData) -> Iterator[str]:
 
 def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     """The verdict, in a line; "" where there is none."""
-    if data.outcome:
-        return _verdict_line(data.outcome.status, data.outcome.why)
-    if found := manifest.get("found"):
-        kind = f"{found.get('signature')}, " if found["why"] == LEFT_OUT else ""
-        return _verdict_line(found["status"], f"{kind}{found['why']}")
-    return ""
-
-
-def _verdict_line(status: object, why: object) -> str:
-    return shorten(clean(f"{'FAIL' if status == 'fail' else status}   {why}"))
+    outcome = data.outcome or (from_json(CaseOutcome, found) if (found := manifest.get("found")) else None)
+    if outcome is None:
+        return ""
+    why = outcome.signature or "" if outcome.why == LEFT_OUT else outcome.why
+    return shorten(clean(f"{'FAIL' if outcome.status == 'fail' else outcome.status}   {why}")).rstrip()
 
 
 def _files(data: ReadmeData) -> Iterator[str]:
@@ -158,12 +161,9 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
     more = f" --custom-ops {clean(str(library))}" if library else ""
     runtime, known = _RUNS["model.tflite" in _own_files(data)]
     yield f"  pip install {runtime} numpy"
-    has_outputs = any(name.startswith(f"{outputs}/") for name in data.files)
-    lines = [(f"python {script}", "nothing is run: what came beside what is right")] if has_outputs else []
-    lines += [
-        (f"python {script} --reference{more}", f"the model on {known}, as the reference ran it"),
-    ]
-    lines += [(f"python {script}{more} --opt all", "with its optimisations")] if known == "onnxruntime" else []
+    lines = [(f"python {script}{more}", f"the model on {known}, beside what is right")]
+    if any(name.startswith(f"{outputs}/") for name in data.files):
+        lines.append((f"python {script} --outputs {outputs}", "nothing is run: what came, beside what is right"))
     yield from _columns(lines)
 
 

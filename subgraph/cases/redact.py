@@ -1,10 +1,8 @@
-"""Texts that leave this machine: only what is known to say nothing about it; and the facts of the machine that do.
+"""What may leave this machine: known fields of documents do, free text does not; and the facts of the machine.
 
-A text leaves if all its words are subcut's own, numbers, or names in the model, which goes along anyway. Any other is
-left out whole, and says so: what a candidate printed, a path, an address. Of a command line the words are looked at one
-by one. Insight: what is private cannot be listed, what subcut itself can say is finite: the texts in its own code.
-
-With the user's consent (`free_text`) texts go as they are, but for what is known to be private on this machine.
+A field leaves if it holds names of the case, words of ours, versions, digests or numbers. Any other text is left out:
+what a candidate printed, sentences, paths. Of a command line the program's name, placeholders, our own options and
+short numbers leave. With the user's consent (`keep`) a text leaves, without what is known to be private here.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
@@ -24,11 +21,13 @@ from typing import Any
 from subgraph import plugins
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import RUN
-from subgraph.runtime.command_line import CODE
 from subgraph.system import home_folder, memory, processor
+from subgraph.verdict import Signature, Status
 
 REMOVED = "REMOVED"  # replaces a word of a command line
-LEFT_OUT = "left out: subcut bundle --include-text sends it"  # replaces a text
+LEFT_OUT = "left out"  # replaces a text
+ALL = "all"  # keeps every text
+COMMAND = "command"  # keeps command lines
 USER, HOST = "USER", "HOST"
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins localhost subcut "
@@ -45,20 +44,13 @@ _TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )  # of known services
-_NUMBER = re.compile(
-    r"[-+~≈×#]?\d{1,9}(?:\.\d{1,17})?(?:e[-+]?\d{1,3})?[%x×]?|\d{1,9}(?:[x×/]\d{1,9})+|nan|[-+]?inf", re.I
-)
-_DIGEST, _LONG = re.compile(r"[0-9a-f]{64}"), re.compile(r"(?<![\d.])\d{5}")  # in a long number: a PIN, a serial number
-_VERSION = re.compile(r"\d[\w.+-]{0,40}")
+_NUMBER = re.compile(r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?")  # at most four digits: a longer one may be a PIN
+_DIGEST, _VERSION = re.compile(r"[0-9a-f]{64}"), re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
-_OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]{0,30}")
-_PLACE = re.compile(r"\{(?:model|converted|inputs|outputs)\}")
-_DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
-_TEXT, _FIELD = re.compile(r'"((?:[^"\\\n]|\\.)*)"'), re.compile(r"\{.*?\}")  # of Python code
-PROGRAMS = frozenset(
-    "python python3 bash sh ssh scp adb docker env node perl ruby make cmake wsl sudo nice timeout trtexec".split()
-)  # that a command line may begin with: everybody has them
-_EDGES = "()[]{}<>,.;:!?'\"`|…*"  # around a word
+_NAME = re.compile(r"[A-Za-z_][\w.+-]{0,60}(?:==\d[\d.]{0,20})?")  # of a program, a backend or a candidate
+_FLAG = re.compile(r"-[a-z]|--[a-z]+(?:-[a-z]+)*")  # of subcut, which refuses others
+_PLACE = re.compile(r"\{(?:model|converted|inputs|outputs|host)\}")
+_SPEC_FLAGS = frozenset(("-c", "--candidate", "--reference"))
 
 PACKAGES = tuple(
     "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml onnxruntime-extensions numpy "
@@ -67,26 +59,35 @@ PACKAGES = tuple(
     "onnxscript".split()
 )
 VARIABLES = re.compile(
-    r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_[A-Z_]+|GOMP_[A-Z_]+"
+    r"OMP_(NUM_THREADS|PROC_BIND|PLACES|SCHEDULE|DYNAMIC|WAIT_POLICY)|KMP_(AFFINITY|BLOCKTIME|SETTINGS|HW_SUBSET)"
+    r"|GOMP_(CPU_AFFINITY|SPINCOUNT)"
     r"|(MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB)_(NUM|MAXIMUM)_THREADS|MKL_(CBWR|DYNAMIC|DEBUG_CPU_TYPE|ENABLE_INSTRUCTIONS)"
-    r"|DNNL_[A-Z_]+|ONEDNN_[A-Z_]+|CUDA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|TF_ENABLE_ONEDNN_OPTS|MALLOC_ARENA_MAX"
+    r"|(DNNL|ONEDNN)_(MAX_CPU_ISA|CPU_ISA_HINTS|DEFAULT_FPMATH_MODE|PRIMITIVE_CACHE_CAPACITY)"
+    r"|CUDA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|TF_ENABLE_ONEDNN_OPTS|MALLOC_ARENA_MAX"
     r"|ORT_TENSORRT_((FP16|INT8|DLA|SPARSITY|BUILD_HEURISTICS)_ENABLE|INT8_USE_NATIVE_CALIBRATION_TABLE|DLA_CORE"
-    r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"  # documented, numbers
-)
+    r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"
+)  # those that the makers of these libraries document, with plain values
 
-# Keys of our documents by what their values are; any other key holds a text.
+# Options of our backends, and their values.
+SPEC_WORDS = frozenset(
+    "opt disable basic extended all threads providers CPUExecutionProvider fixed reuse precision fp32 fp16 bf16 int8 "
+    "f32 f16 low normal high device CPU GPU NPU AUTO engine winograd fusion kernels shape_mutable".split()
+)
+# Keys of our documents by what their values are; the text of any other key is free.
 NAME_KEYS = frozenset(
     "name node nodes tensor tensors first last without start end producer op ops edges pulled random frozen renamed "
-    "graph".split()
-)  # of nodes and tensors
+    "graph samples sample body first_bad last_good test operator domain output region passes".split()
+)  # of nodes, tensors and samples; of ONNX's tests; of passes of an optimiser
 WORD_KEYS = frozenset(
     "schema status signature signal kind purpose outcome dtype form format formats layout precision runtime machine "
-    "provider optimisation".split()
+    "provider optimisation matched_by phase while onnxruntime".split()
 )  # of our own, or of the machine's make
-VERSION_KEYS = frozenset("version versions packages python subcut".split())
-FILE_KEYS = frozenset(("file", "files", "case", "report", "custom_ops"))  # a path, of which the last part goes
-COMMAND_KEYS = frozenset(("command", "run", "convert"))
+VERSION_KEYS = frozenset("version versions packages python subcut onnx release".split())
+MAPS = frozenset(("renamed", "ranking", "versions", "packages"))  # their own keys are names
+FILE_KEYS = frozenset(("file", "files", "case", "report", "custom_ops", "model"))  # a path, of which the last part goes
+COMMAND_KEYS = frozenset((COMMAND, "run", "convert"))
 SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity"))  # a name or backend below these is a SPEC
+JUDGED = frozenset((Signature.MISMATCH, Signature.PRECISION, Signature.NAN, Signature.SHAPE))  # `why` is a criterion's
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,11 @@ class Redactor:
     """What may leave this machine, and what is known to be private on it; `this_machine` finds it.
 
     Attributes:
-        names: of nodes, tensors and files that go along. free_text: the user lets other texts go.
+        names: of nodes, tensors and files of the case. scripts: names of the candidate's files that go along.
+        keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
         source: the user lets lines of source code go, with their paths.
+        own_criterion: a criterion of subcut judged, so its sentences are ours.
+        kept, left: names of the fields and files with texts that were kept, and left out.
     """
 
     homes: tuple[str, ...] = ()
@@ -103,35 +107,28 @@ class Redactor:
     hosts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    free_text: bool = False
+    scripts: frozenset[str] = frozenset()
+    keep: frozenset[str] = frozenset()
     source: bool = False
+    own_criterion: bool = True
+    kept: set[str] = field(default_factory=set, compare=False)
+    left: set[str] = field(default_factory=set, compare=False)
 
-    def text(self, text: str) -> str:
-        """The text, if it may leave.
+    def text(self, text: str, name: str) -> str:
+        """The free text of a field or file, if it may leave.
 
-        >>> ours, theirs = "max_abs 4.7e+00 beyond 10 × noise 5.2e-07", "RuntimeError: no route to 10.1.2.3"
-        >>> Redactor().text(ours) == ours, Redactor().text(theirs)
-        (True, 'left out: subcut bundle --include-text sends it')
+        >>> Redactor().text("no route to 10.1.2.3", "why"), Redactor(keep=frozenset(["why"])).text("no route", "why")
+        ('left out', 'no route')
         """
-        if self.free_text:
+        if self._keeps(name):
             return self._without_private(text)
-        return text if self._is_known(text) else LEFT_OUT
+        self.left.add(name)
+        return LEFT_OUT
 
-    def _is_known(self, text: str) -> bool:
-        """Are all words ours, numbers, or names in the model?"""
-        return text in self.names or all(map(self._is_known_word, text.split()))
-
-    def _is_known_word(self, word: str) -> bool:
-        inner = word.strip(_EDGES)
-        if not inner or word in self.names or inner in self.names:
-            return True
-        if self._is_private(inner):
-            return False
-        known = own_words()
-        return all(
-            _NUMBER.fullmatch(part) or part in self.names or part in known or part.removesuffix("s") in known
-            for part in inner.split("=")
-        )
+    def _keeps(self, name: str) -> bool:
+        if keeps := name in self.keep or ALL in self.keep:
+            self.kept.add(name)
+        return keeps
 
     def _without_private(self, text: str) -> str:
         """A text that the user lets go, without what is known to be private."""
@@ -146,36 +143,46 @@ class Redactor:
         return text
 
     def command(self, line: str) -> str:
-        """A command line, each word of which stays or is `REMOVED`."""
+        """A command line, each word of which stays or is `REMOVED`.
+
+        >>> Redactor().command("/opt/tools/run.sh {model} --url https://me:pw@host -n 4")
+        'run.sh {model} REMOVED REMOVED REMOVED 4'
+        """
+        if self._keeps(COMMAND):
+            return self._without_private(line)
         try:
             words = shlex.split(line)
         except ValueError:
             return REMOVED
-        out: list[str] = []
-        for before, word in zip(["", *words], words, strict=False):
-            is_secret = before.startswith("-") and SECRET.search(before) and not word.startswith("-")
-            out.append(REMOVED if is_secret else self._word(word))
-        return joined(out)
+        if words[:1] == ["subcut"]:
+            return joined(["subcut", *self._own_words(words[1:])])
+        return joined([*map(self._name, words[:1]), *map(self._word, words[1:])])
+
+    def _own_words(self, words: list[str]) -> Iterable[str]:
+        """The words of a command line of subcut, whose options are ours."""
+        for k, word in enumerate(words):
+            flag, eq, value = word.partition("=")
+            if k and words[k - 1] in _SPEC_FLAGS:
+                yield self.spec(word)
+            elif flag in _SPEC_FLAGS and eq:
+                yield f"{flag}={self.spec(value)}"
+            elif _FLAG.fullmatch(flag) and eq:
+                yield f"{flag}={self._word(value)}"
+            else:
+                is_command = k == 0 and word.isidentifier() and (plugins.HOME / "commands" / f"{word}.py").is_file()
+                yield word if is_command or _FLAG.fullmatch(word) or word in self.names else self._word(word)
 
     def _word(self, word: str) -> str:
-        """A word of a command line: ours, an option, a place, a short number, a script's name, or a SPEC of ours."""
-        head, sep, rest = word.partition(":")
-        if sep and RUN in capabilities(head).commands:
-            return f"{head}:{self.command(rest)}"
-        if "=" in rest and (head.endswith(".py") or head in plugins.names("backends")):  # another is a URL, a login
-            return self.spec(word)
-        if self.free_text:
-            return self._without_private(word)
-        file = PurePath(word.replace("\\", "/")).name
-        if file in PROGRAMS or re.fullmatch(r"python[\d.]*", file):
-            return file
-        is_long = _LONG.search(word) and word not in self.names
-        if not is_long and (self._is_known_word(_PLACE.sub("", word)) or _OPTION.fullmatch(word)):
+        """A placeholder, a short number, or a script that goes along; `REMOVED` for any other word."""
+        stays = _PLACE.fullmatch(word) or _NUMBER.fullmatch(word) or os.path.normpath(word) in self.scripts
+        return word if stays else REMOVED
+
+    def _name(self, word: str) -> str:
+        """The name of a program, a backend or a candidate, without its folder."""
+        if os.path.normpath(word) in self.scripts:
             return word
-        option, sep, value = word.partition("=")
-        if sep and (_OPTION.fullmatch(option) or self._is_known_word(option)):
-            return f"{option}={REMOVED if SECRET.search(option) else self._word(value)}"
-        return file if file.endswith(CODE) and _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED
+        name = PurePath(word.replace("\\", "/")).name
+        return name if _NAME.fullmatch(name) and not self._is_private(name) else REMOVED if word else ""
 
     def _is_private(self, word: str) -> bool:
         return any(name.lower() in word.lower() for name in (*self.users, *self.hosts, *self.secrets))
@@ -185,19 +192,24 @@ class Redactor:
         head, sep, rest = spec.partition(":")
         if sep and RUN in capabilities(head).commands:
             return f"{head}:{self.command(rest)}"
-        file = PurePath(head.replace("\\", "/")).name
-        head = file if _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED if head else ""
-        return head + sep + ",".join(self._setting(*word.partition("=")) for word in rest.split(",") if word)
+        settings = (word.partition("=") for word in rest.split(",") if word)
+        return self._name(head) + sep + ",".join(
+            f"{self._key_of_option(key)}={self.option(key, value)}" if eq else self._word(key)
+            for key, eq, value in settings
+        )  # fmt: skip
 
-    def _setting(self, key: str, eq: str, value: str) -> str:
-        """`key=value` of a SPEC; without a `=`, words between colons: `module.py:build`."""
-        told = f"{key if self._is_known_key(key) else REMOVED}={self.option(key, value)}"
-        return told if eq else ":".join(map(self._word, key.split(":")))
+    def _key_of_option(self, key: str) -> str:
+        return key if key in SPEC_WORDS or self._keeps(COMMAND) else REMOVED
 
     def option(self, key: str, value: Any) -> Any:
         """The value of a candidate's option."""
-        told = REMOVED if SECRET.search(key) else self._word(str(value))
-        return value if value in ("", None, True, False) or told == str(value) else told
+        if value in ("", None, True, False):
+            return value
+        text = str(value)
+        if self._keeps(COMMAND) and not SECRET.search(key):
+            return self._without_private(text)
+        stays = (key in SPEC_WORDS and text in SPEC_WORDS) or self._word(text) == text
+        return value if stays and not SECRET.search(key) else REMOVED
 
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
         """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
@@ -205,18 +217,29 @@ class Redactor:
             if key in ("source", "sources") and "module" in value:
                 left = {"module": value["module"], "class": "", "file": None, "line": None, "code": None}
                 return value if self.source else left  # an empty class: not a module that a name alone tells
-            within = inside or (key if key in SPEC_KEYS else "")
-            if within and key == "options":
-                return {k: self.command(v) if k in COMMAND_KEYS else self.option(k, v) for k, v in value.items()}
-            by_key = (VERSION_KEYS | NAME_KEYS) & {key}  # `packages`, `renamed`: maps by name
-            return {
-                k if by_key or self._is_known_key(k) else self._word(k): self.document(v, key if by_key else k, within)
-                for k, v in value.items()
-            }
+            return self._mapping(value, key, inside or (key if key in SPEC_KEYS else ""))
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
-            return list(dict.fromkeys(kept)) if LEFT_OUT in kept and key in ("stderr", "notes") else kept
+            return [v for v in kept if v != LEFT_OUT] if isinstance(next(iter(value), None), str) else kept
         return self._value(value, key, inside) if isinstance(value, str) else value
+
+    def _mapping(self, value: Mapping[str, Any], key: str, inside: str) -> dict[str, Any]:
+        if inside and key == "options":
+            return {
+                k if k in COMMAND_KEYS else self._key_of_option(k):
+                self.command(v) if k in COMMAND_KEYS else self.option(k, v)
+                for k, v in value.items()
+            }  # fmt: skip
+        if inside and key == "files":  # of the candidate, by the word that names each
+            return {word: digest for word, digest in value.items() if self._word(word) == word}
+        is_map = key in MAPS
+        is_judged = self.own_criterion and (value.get("status") == Status.AGREE or value.get("signature") in JUDGED)
+        ours = ("why", "label") if is_judged else ("label",) if "status" not in value else ()
+        return {
+            k if is_map or k in self.names or self._is_known_key(k) else REMOVED:
+            v if k in ours else self.document(v, key if is_map and not isinstance(v, Mapping) else k, inside)
+            for k, v in value.items()
+        }  # fmt: skip
 
     def _value(self, value: str, key: str, inside: str) -> str:
         if not value or _DIGEST.fullmatch(value):
@@ -231,9 +254,9 @@ class Redactor:
             return value
         if key in FILE_KEYS:
             return value if value in self.names else PurePath(value.replace("\\", "/")).name
-        if key == "criterion":
-            return value if self._is_known(value) else self.spec(value)
-        return LEFT_OUT if key == "stderr" and not self.free_text else self.text(value)
+        if key == "criterion" and self.own_criterion:
+            return value
+        return self.text(value, key)
 
     def _is_known_key(self, key: str) -> bool:
         return bool(_IDENTIFIER.fullmatch(key)) and not self._is_private(key)
@@ -266,21 +289,8 @@ def same(line: str, plain: str) -> bool:
         return line == plain
 
 
-@cache
-def own_words() -> frozenset[str]:
-    """All words of the texts in subcut's own code, documentation apart."""
-    found: set[str] = set()
-    for path in Path(__file__).parents[1].rglob("*.py"):
-        code = _DOCUMENTATION.sub("", path.read_text(encoding="utf-8"))
-        texts = (_FIELD.sub(" ", text) for text in _TEXT.findall(code))
-        found.update(word.strip(_EDGES) for text in texts for word in text.split())
-    return frozenset(found)
-
-
-def this_machine(
-    names: Iterable[str] = (), secrets: Iterable[str] = (), *, free_text: bool = False, source: bool = False
-) -> Redactor:
-    """What is private on this machine, and further `secrets`; `names`, texts and source code may leave as they say."""
+def this_machine(secrets: Iterable[str] = ()) -> Redactor:
+    """What is private on this machine, and further `secrets`."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), home_folder()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
     folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
@@ -292,9 +302,6 @@ def this_machine(
         _longest_first(_personal(users)),
         _longest_first(_personal(hosts)),
         _longest_first(in_environment | set(secrets)),
-        frozenset(names),
-        free_text,
-        source,
     )
 
 

@@ -1,8 +1,8 @@
 """Files <-> one zip: the same files give the same bytes, and unpacking a zip from anywhere is safe.
 
-All names stand below one folder, `TOP/`. An entry's own claims are never trusted: names, sizes and kinds are checked
-before the first byte is written, sizes and digests again while bytes are read, and the folder is put in its place only
-when everything fits. The caller supplies the digests, from a list that is itself in the zip.
+All names stand below one folder, `TOP/`. Python's zipfile reads; names, kinds and sizes are checked before the first
+byte is written, sizes and digests again while bytes are read, and the folder is put in its place only when everything
+fits. The caller supplies the digests, from a list that is itself in the zip.
 """
 
 from __future__ import annotations
@@ -26,13 +26,10 @@ from subgraph.storage import folders
 from subgraph.text import clean
 
 MAX_ENTRIES = 50_000  # a sweep where every test fails leaves 20,000 files
-MAX_DIRECTORY = 32 << 20  # bytes of the zip's own list of entries, which is read as a whole
 MAX_NAME, MAX_PART, MAX_PARTS = 1000, 240, 32  # bytes of a name, bytes of one part of a path, parts
 MAX_TOTAL = 1 << 40  # bytes unpacked
 MAX_RATIO, SMALL = 100, 64 << 20  # unpacked, a zip has at most SMALL bytes, or MAX_RATIO times its own
 CHUNK = 1 << 20
-TAIL = 22 + 0xFFFF + 20  # bytes at a zip's end that hold the position of the list of entries
-ENCRYPTED = 1
 LEVEL = 1  # of compression: tensors shrink no further at 9
 LARGE = 64 << 20  # bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can have
@@ -75,7 +72,7 @@ def require_names(names: list[str], where: str) -> None:
     """Check the names of all files in a zip.
 
     Raises:
-        InputError: a name may not be used, occurs twice (in any case or normal form), or is a file and a folder.
+        InputError: a name may not be used, or occurs twice, in any case or normal form.
     """
     taken: dict[str, str] = {}
     for name in names:
@@ -86,10 +83,6 @@ def require_names(names: list[str], where: str) -> None:
             what = f"'{clean(taken[key])}' and '{clean(name)}' would be one file"
             raise InputError(f"{where}: {what}", "rename one")
         taken[key] = name
-    for name in names:
-        parts = _folded(name).split("/")
-        if inner := next((p for n in range(1, len(parts)) if (p := "/".join(parts[:n])) in taken), None):
-            raise InputError(f"{where}: '{clean(taken[inner])}' is a file and a folder", "rename one")
 
 
 def _folded(name: str) -> str:
@@ -251,8 +244,9 @@ def open_archive(path: Path) -> Iterator[Archive]:
     Raises:
         InputError: it cannot be read, is no zip, or has entries that are refused.
     """
-    _require_short_list(path)
     try:
+        if not zipfile.is_zipfile(path):
+            raise no_bundle(path, "it is no zip, or its end is missing")
         file = zipfile.ZipFile(path)
     except (OSError, *DAMAGE) as e:
         raise damaged(path, _reason(e)) from e
@@ -283,52 +277,17 @@ def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
     """The name of a file; None for a folder.
 
     Raises:
-        InputError: it is neither, or is stored in a way that we do not write.
+        InputError: it is a link or a special file, or its name cannot be used.
     """
     name = info.orig_filename  # unlike `filename` not cut at a NUL
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise refused(path, f"'{clean(name)[:200]}' is a link or a special file")
-    if info.flag_bits & ENCRYPTED:
-        raise refused(path, f"'{clean(name)[:200]}' is encrypted")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise refused(path, f"'{clean(name)[:200]}' is packed by method {info.compress_type}")
-    is_folder = name.endswith("/")
     if why := name_problem(name.removesuffix("/")):
         raise refused(path, f"the name '{clean(name)[:200]}': {why}")
-    if (kind and (kind == stat.S_IFDIR) != is_folder) or (is_folder and info.file_size):
-        raise refused(path, f"'{clean(name)[:200]}' is a folder and a file")
-    return None if is_folder else name
+    return None if name.endswith("/") else name
 
 
 def _require_size(path: Path, sizes: Sequence[int]) -> None:
     own = path.stat().st_size
     if sum(sizes) > min(MAX_TOTAL, max(SMALL, MAX_RATIO * own)):
         raise refused(path, f"its {own:,} bytes would become {sum(sizes):,}")
-
-
-def _require_short_list(path: Path) -> None:
-    """`zipfile` reads the list of entries as a whole, so its length is checked before.
-
-    Raises:
-        InputError: it is too long; there is none; the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, io.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            tail = file.read()
-            end = tail.rfind(b"PK\x05\x06")
-            if end < 0 or len(tail) < end + 22:
-                raise no_bundle(path, "it is no zip, or its end is missing")
-            count, length = struct.unpack_from("<HI", tail, end + 10)
-            if (count == 0xFFFF or length == 0xFFFFFFFF) and tail[max(0, end - 20) : end][:4] == b"PK\x06\x07":
-                file.seek(min(struct.unpack_from("<Q", tail, end - 12)[0], size))
-                record = file.read(56)  # of a zip with more than 65,535 entries, or of more than 4 GiB
-                if len(record) < 56 or record[:4] != b"PK\x06\x06":
-                    raise damaged(path, "its list of entries is not where it says")
-                count, length = struct.unpack_from("<QQ", record, 32)
-    except OSError as e:
-        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", "is it there, and readable?") from e
-    if count > MAX_ENTRIES or length > MAX_DIRECTORY:
-        raise refused(path, f"it says that it has {count:,} entries")

@@ -137,11 +137,12 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
 
     found = log_steps(bisection)
     trials = bisection.oracle.trials
-    finding = next((f for f in bisection.document["findings"] if f["indices"]), None)
-    region = regions.of_nodes(trials.graph, finding["indices"]) if finding else trials.whole()
+    assert bisection.result
+    finding = next((f for f in bisection.result.findings if f.indices), None)
+    region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.whole()
     blame = Blame(trials, region, bisection.options.setup)
     if finding and not blame.is_wrong:  # alone it is right: then the whole is asked
         blame = Blame(trials, trials.whole(), bisection.options.setup)
     log.info("%s", found.text.split("\n")[0])
-    document = explain(blame, bisection.document, finding, asked, command_line())
+    document = explain(blame, bisection.result, finding, asked, command_line())
     return Result(to_json(document), summary(document), document.exit_code)

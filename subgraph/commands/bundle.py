@@ -41,13 +41,18 @@ def bundle(
         option(
             "--candidate-files",
             "PATH",
-            "More files of the candidate to pack, or a folder of them. Repeatable.",
+            "Files of the candidate to pack as they are, or a folder of them. Repeatable.",
         ),
     ] = None,
-    include_text: Annotated[
-        bool,
-        option("--include-text", None, "Also pack texts that may be private: the candidate's messages, paths."),
-    ] = False,
+    keep: Annotated[
+        Texts,
+        option(
+            "--keep",
+            "NAME",
+            "Also pack free texts, which may be private: those of a field (why, notes, stderr, command …), a file "
+            "(log.txt), or all. Repeatable.",
+        ),
+    ] = None,
     source_code: Annotated[
         bool | None,
         option(
@@ -65,9 +70,9 @@ def bundle(
 ) -> Result:
     """Pack a piece of a model into one zip that runs elsewhere.
 
-    The zip holds the model, its inputs, the right outputs, the candidate's outputs, commands and scripts, the versions
-    of the machine, and a README.txt. With -c, the candidate runs on a plain cut or whole model first. Texts that may be
-    private are left out. `subcut replay FILE.zip` runs it elsewhere; without subcut, `python repro.py` does.
+    The zip holds the model, its inputs, the right outputs, the candidate's outputs, the versions of the machine, and a
+    README.txt. With -c, the candidate runs on a plain cut or whole model first. Free texts and most words of commands
+    are left out. `subcut replay FILE.zip` runs it elsewhere; without subcut, `python repro.py` does.
 
     Examples:
       subcut bundle subcut_out/bisect-wrong.py -o fault.zip
@@ -87,7 +92,7 @@ def bundle(
     require_free(target, name, force=result.force)
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
-    request = BundleRequest(path, target, name, given, bases, force=result.force, free_text=include_text)
+    request = BundleRequest(path, target, name, given, bases, force=result.force, keep=keep or ())
     if graph is None and candidate is None:
         return _result(pack(_with_source(request, source_code)), path)
     model = graph.path if graph else path / MODEL
@@ -207,14 +212,18 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         "versions": versions(),
         "files": [],
     }
-    status, _, why = joined(tuple(j for v in verdicts for j in v.outputs))
-    return replace(request, evidence=evidence, outcome=CaseOutcome(status, why))
+    status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs))
+    return replace(request, evidence=evidence, outcome=CaseOutcome(status, signature, why))
 
 
 def _result(packed: Packed, source: Path) -> Result:
     size = packed.path.stat().st_size
     for line in packed.warnings:
         log.warning("%s", clean(line))
+    for line in packed.unchanged:
+        log.info("packed as it is: %s", clean(line))
+    if packed.left_texts:
+        log.info("texts left out: %s (--keep NAME packs one)", ", ".join(packed.left_texts))
     for name in packed.left[:LEFT_OUT_NAMED]:
         log.info("left out: %s, which subcut did not write", clean(name))
     if len(packed.left) > LEFT_OUT_NAMED:
@@ -227,6 +236,8 @@ def _result(packed: Packed, source: Path) -> Result:
         "source": str(source),
         "files": to_json(packed.files),
         "warnings": list(packed.warnings),
+        "unchanged": list(packed.unchanged),
+        "left_out_texts": list(packed.left_texts),
         "left_out": list(packed.left),
     }
     shown = next((f"{size / unit:.1f} {word}" for unit, word in UNITS if size >= unit), f"{size} bytes")

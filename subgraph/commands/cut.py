@@ -15,6 +15,7 @@ from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import big, clean, count
 
@@ -212,7 +213,8 @@ def _text(case: Case) -> str:
         if "recording" in m:
             above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
         fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
-        own = "of the body itself" if fed.startswith(" (what ") else "of the model itself"
+        of_body = any(f["kind"] == OriginKind.COMPUTED for sample in m["samples"] for f in sample["fed"])
+        own = "of the body itself" if of_body else "of the model itself"
         lines.append(f"inputs  {above if m['above'] or 'recording' in m else own}{fed}")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     names = max((len(clean(t["name"])) for _, t in rows), default=0)
@@ -237,7 +239,7 @@ def _opset(target: dict[str, Any]) -> list[str]:
     if not target["file"]:
         return [*lines, f"        onnx cannot convert the cut: {clean(target['why'])}"]
     what = clean(target["check"]["what"]) if target["check"] else "not run"
-    return [*lines, f"        {target['file']}: {target['how']}; {what.replace('the cut alone', 'it')}"]
+    return [*lines, f"        {target['file']}: converted; {what.replace('the cut alone', 'it')}"]
 
 
 def _remarks(region: dict[str, Any]) -> list[str]:
@@ -274,9 +276,9 @@ def _fed(m: dict[str, Any]) -> str:
     if len(m["samples"]) > 1:
         return count(len(m["samples"]), "sample")
     fed = m["samples"][0]["fed"]
-    files = [f["from"] for f in fed if not f["from"].startswith("random ") and f["from"] != "empty"]
-    random = len(files) < len(fed)
-    names = ", ".join(map(clean, dict.fromkeys(files)))
-    words = [names if names.startswith("what ") else f"model input {names}"] if files else []
-    words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if random else []
+    given = {f["from"]: f["kind"] for f in fed if f["kind"] in (OriginKind.FILE, OriginKind.COMPUTED)}
+    random = any(f["kind"] in (OriginKind.RANDOM, OriginKind.EMPTY) for f in fed)
+    names = ", ".join(map(clean, given))
+    words = [names if OriginKind.COMPUTED in given.values() else f"model input {names}"] if given else []
+    words += [f"random {'values for the others' if given else 'model input'}, seed {m['seed']}"] if random else []
     return "; ".join(words) or "the model has no input there"

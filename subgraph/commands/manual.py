@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
-HELP = """Find the wrong piece by hand, on a device that nobody can call.
+HELP = """Find the wrong piece on a device that you operate by hand.
 
 The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
 
@@ -54,7 +54,7 @@ def start(
     export: Annotated[
         str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
     ] = "npy,bin",
-    batch: Annotated[int, option("--batch", "N", "Tasks for one trip to the device; default 1.")] = 1,
+    batch: Annotated[int, option("--batch", "N", "Tasks to hand out at a time; default 1.")] = 1,
     repeat: Annotated[
         int, option("--repeat", "N", "Runs of each piece; where they contradict each other, nothing is concluded.")
     ] = 1,
@@ -68,13 +68,13 @@ def start(
 ) -> Result:
     """Begin: write the folders to run first.
 
-    Without --precision, the device is taken to compute in the type of the exported inputs. With --recorded, the first
-    questions are about the place where the recording goes wrong.
+    Without --precision, the device is assumed to compute in the type of the exported inputs. With --recorded, the first
+    tasks are about the place where the recording goes wrong.
 
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, loops, records, state
+    from subgraph.bisection.manual import advance, records, sessions, state
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime import candidate
@@ -104,8 +104,8 @@ def start(
         force=result.force,
         repeat=repeat,
     )
-    folder = loops.folder_of(asked.output, name)
-    loops.require_none(folder, result.force)
+    folder = sessions.folder_of(asked.output, name)
+    sessions.require_none(folder, result.force)
     with ExitStack() as stack:
         reference = stack.enter_context(asked.reference())
         graph = load(model_path)
@@ -127,8 +127,8 @@ def start(
         if runs:
             manual.recorded = evidence_of(trials, runs, criterion, request.command)
         advance.make_folder(folder)
-        stack.enter_context(loops.locked(folder))
-        loops.require_none(folder, result.force)  # another command may have begun one meanwhile
+        stack.enter_context(sessions.locked(folder))
+        sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
         advance.begin(manual, trials)
         _remember_code(manual)
         return _advanced(manual, trials)
@@ -145,11 +145,11 @@ def next_(
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
-    batch: Annotated[Number, option("--batch", "N", "Tasks for one trip, from now on.")] = None,
+    batch: Annotated[Number, option("--batch", "N", "Tasks to hand out at a time, from now on.")] = None,
 ) -> Result:
     """Show what to run; write missing files anew."""
     _check_batch(batch)
-    with _open_loop(output, name) as manual:
+    with _open_session(output, name) as manual:
         if batch is not None:
             manual.request = replace(manual.request, batch=batch)
         return _continue(manual, trust)
@@ -195,7 +195,7 @@ def take(
       subcut manual take
       subcut manual take from_board --number 3
     """
-    with _open_loop(output, name) as manual:
+    with _open_session(output, name) as manual:
         killed = None if manual.settled else _continue(manual, trust)  # the result of a command that was killed
         try:
             numbers, problems = manual.take(None if folder is None else Path(folder), number)
@@ -213,7 +213,7 @@ def take(
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
     """List the answers, in order."""
-    with _open_loop(output, name) as manual:
+    with _open_session(output, name) as manual:
         rows = [
             {
                 "number": s.number,
@@ -239,7 +239,7 @@ def undo(
     trust: options.Trust = False,
 ) -> Result:
     """Take back the answers of the last command."""
-    with _open_loop(output, name) as manual:
+    with _open_session(output, name) as manual:
         numbers = manual.undo(commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
         return _continue(manual, trust)
@@ -251,20 +251,20 @@ def reset(
     yes: Annotated[bool, option("--yes -y", None, "Do not ask.")] = False,
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
-    from subgraph.bisection.manual import loops
+    from subgraph.bisection.manual import sessions
 
-    folder = loops.find(_parent(output), name)
-    with loops.locked(folder):
-        lost = f"{clean(str(folder))} holds a loop: {loops.so_far(folder)}"
+    folder = sessions.find(_parent(output), name)
+    with sessions.locked(folder):
+        lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
             if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
                 raise UsageError(f"{lost}; reset removes it", "subcut manual log shows the answers; --yes removes them")
             typer.confirm(f"{lost}. Remove it, with all answers?", abort=True, err=True)
-        left = loops.clear(folder)
+        left = sessions.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
     document = {"schema": SCHEMA, "exit_code": 0, "folder": str(folder), "left": [str(p) for p in left]}
-    return Result(document, f"{clean(str(folder))} is no loop any more{'; it holds other files' if left else ''}")
+    return Result(document, f"removed {clean(str(folder))}{', except for other files' if left else ''}")
 
 
 ACTIONS: dict[str, Callable[..., Result]] = {
@@ -285,17 +285,17 @@ def _parent(output: str | None) -> Path:
 
 
 @contextmanager
-def _open_loop(output: str | None, name: str | None) -> Iterator[ManualState]:
-    from subgraph.bisection.manual import loops
+def _open_session(output: str | None, name: str | None) -> Iterator[ManualState]:
+    from subgraph.bisection.manual import sessions
 
-    with loops.opened(loops.find(_parent(output), name)) as manual:
+    with sessions.opened(sessions.find(_parent(output), name)) as manual:
         yield manual
 
 
 def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers are there."""
     chosen = [_task_number(text) for text in numbers or ()]
-    with _open_loop(output, name) as manual:
+    with _open_session(output, name) as manual:
         if not manual.settled:
             result = _continue(manual, trust)
             answered = [answer.number for answer in manual.log if answer.word == word]
@@ -307,7 +307,7 @@ def _answer(word: str, numbers: list[str] | None, name: str | None, output: str 
 
 def _task_number(text: str) -> int:
     if not text.isdigit():
-        raise UsageError(f"'{text}' is no number of a question", "subcut manual next lists them")
+        raise UsageError(f"'{text}' is not a task number", "subcut manual next lists them")
     return int(text)
 
 
@@ -328,14 +328,14 @@ def _continue(manual: ManualState, trust: bool) -> Result:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
-            raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
+            raise UsageError(f"{clean(path.name)} has changed since this session began", hint)
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
             advance.restore(manual, trials)
             return _advanced(manual, trials)
 
 
 def _asked(manual: ManualState, *, trust: bool = False) -> Asked:
-    """What the state of a loop asks for."""
+    """What the state of a session asks for."""
     request = manual.request
     runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
     result = options.ResultOptions(trust=trust)
@@ -370,7 +370,7 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         "folder": str(manual.folder),
         "ended": finding is not None,
         "answers": len(manual.log),
-        "trips": manual.trips,
+        "trips": manual.rounds,
         "open": to_json(tasks),
         "result": finding,
     }
@@ -378,6 +378,6 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         return Result(document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection, _parent(None))))
     from subgraph import plugins
 
-    log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.trips, "trip"))
+    log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.rounds, "round"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding["exit_code"])

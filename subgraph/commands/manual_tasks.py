@@ -36,12 +36,12 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
     from subgraph.bisection.manual import results, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
-    folders = tasks.folders_of(manual.todo, number)
+    task, folders = manual.task(number), tasks.folders_of(manual.todo, number)
     manifest = case.read_manifest(folders[0]) or {}
     return OpenTask(
         number=number,
-        what=manual.task(number).what,
-        needed=_question(manual, number) == _question(manual, manual.open[0]),
+        what=task.what,
+        needed=task.needed,
         folders=[str(p) for p in folders],
         put=[str(p / FROM_DEVICE) for p in folders],
         inputs=[t["name"] for t in manifest.get("inputs", ())],
@@ -49,25 +49,18 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
     )
 
 
-def _question(manual: ManualState, number: int) -> str:
-    """What a task is about, whichever of its runs it is."""
-    from subgraph.bisection.manual.advance import RUN
-
-    return manual.task(number).what.rpartition(RUN)[0] or manual.task(number).what
-
-
 def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path) -> list[str]:
     """The tasks and the next command, in words; `usual`: the folder of results that need not be named."""
     seen = bisection.new_steps
-    more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
+    more = f", about {seen[-1].estimated_runs} more to come" if seen and seen[-1].estimated_runs else ""
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     if manual.recorded and not manual.log:
-        told = "known from the recording, which says where to look and answers for no piece:"
+        told = "known from the recording, which only guides the search:"
         lines = [told, *(f"  {clean(line)}" for line in manual.recorded.lines), *lines]
     lines[:0] = [f"! {clean(line)}" for line in bisection.contradictions]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
-        ahead = "" if task.needed else "   (ahead: it may spare a trip)"
+        ahead = "" if task.needed else "   (optional now; may save a round)"
         lines.append(f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}")
     first = tasks[0]
     several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"

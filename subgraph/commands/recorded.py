@@ -14,7 +14,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import clean, count
+from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
@@ -311,7 +311,7 @@ def _table(document: RecordedDocument) -> list[str]:
         first = row.runs[0]
         alone = [_judgement(first.alone) if first and first.alone else "-"] if single else []
         cells.append((*names, *map(_cell, row.runs), *alone, clean(notes)))
-    return table.aligned(cells)
+    return aligned(cells)
 
 
 def _cell(tensor: RecordedTensor | None) -> str:

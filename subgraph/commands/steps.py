@@ -36,9 +36,10 @@ def _outcome(step: Step) -> str:
     """`agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` where nothing was run."""
     answer = step.answer
     signature = f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
-    share = f"explains {answer.share * 100:.0f} %" if answer.share is not None and step.outcome == "fail" else ""
+    share = answer.share_of_target
+    explained = f"explains {share * 100:.0f} %" if share is not None and step.outcome == "fail" else ""
     stored = "(stored)" if answer.verdict and answer.verdict.stored else ""
-    return " ".join(filter(None, (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, share, stored)))
+    return " ".join(filter(None, (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, explained, stored)))
 
 
 def _size(step: Step) -> str:

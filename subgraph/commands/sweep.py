@@ -14,7 +14,7 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
-from subgraph.text import clean, count, shorten
+from subgraph.text import aligned, clean, count, shorten
 
 if TYPE_CHECKING:
     from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
@@ -123,11 +123,10 @@ def text(document: SweepDocument) -> str:
 
 
 def _candidates(document: SweepDocument) -> list[str]:
-    rows = [
-        ("candidate", clean(c.name), clean(table.runtime(c.name, c.backend, c.version)), c.precision)
-        for c in document.candidates
-    ]
-    return table.aligned(rows)
+    from subgraph.reports import runtime
+
+    parts = [list(map(clean, runtime(vars(c)))) for c in document.candidates]
+    return aligned([("candidate", name, " ".join(about), precision) for name, *about, precision in parts])
 
 
 def _suffix(document: SweepDocument, name: str, word: str) -> str:
@@ -146,7 +145,7 @@ def _bad(document: SweepDocument) -> Iterator[str]:
             cells.append((result.status + on, clean(row.operator) or row.kind, row.test, _why(result)))
         if len(bad) > MAX_LISTED:
             more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --csv FILE or --json lists all")
-    yield from table.aligned(cells) if cells else ()
+    yield from aligned(cells) if cells else ()
     yield from more
 
 
@@ -170,7 +169,7 @@ def _operators(document: SweepDocument) -> Iterator[str]:
         for name, tests, totals in mixed:
             counts = [str(totals[k][w] or "-") for k, columns in enumerate(words) for w in columns]
             cells.append([clean(name), str(tests), *counts])
-        lines = table.aligned(cells, range(1, len(head)))
+        lines = aligned(cells, range(1, len(head)))
         if len(document.candidates) > 1:
             yield _names_above(lines[0], words, [clean(c.name) for c in document.candidates])
         yield from lines
@@ -233,7 +232,7 @@ def _refusals(document: SweepDocument) -> Iterator[str]:
         if cells:
             by = _suffix(document, candidate.name, "by")
             yield f"refused{by}, the {'reasons' if len(reasons) == len(cells) else 'most frequent reasons'}:"
-            yield from (f"  {line}" for line in table.aligned(cells, [0]))
+            yield from (f"  {line}" for line in aligned(cells, [0]))
 
 
 def _notes(document: SweepDocument) -> Iterator[str]:
@@ -263,7 +262,7 @@ def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
         instead = ": there each test's own tolerance judges" if criterion.startswith("noise") else ""
         yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
     cells = [(f"  {e.operator or 'network'}", e.test, shorten(clean(e.why))) for e in differing[:MAX_LISTED]]
-    yield from table.aligned(cells) if cells else ()
+    yield from aligned(cells) if cells else ()
     if len(differing) > MAX_LISTED:
         yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
 

@@ -1,4 +1,4 @@
-"""Tables: CSV files, in which no cell starts a formula, and aligned text."""
+"""Tables as CSV files, in which no cell starts a formula."""
 
 from __future__ import annotations
 
@@ -74,19 +74,10 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
     return Result(document, text, document["exit_code"])
 
 
-def runtime(name: str, backend: str, version: str) -> str:
-    """A candidate's backend and version; without the backend if the candidate is called after it."""
-    backend = Path(backend).name
-    return " ".join(filter(None, ("" if Path(name).name == backend else backend, version)))
+def compared(document: dict[str, Any], csv_file: str | None) -> Result:
+    """The result of a comparison, or of recordings: the terminal shows the report's text, `--csv` writes its table."""
+    from subgraph.reports import csv as csv_form
+    from subgraph.reports import text
 
-
-def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    ends = frozenset(right)
-    return [
-        "  ".join(
-            c.rjust(w) if k in ends else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    rows = csv_form.render_compared(document) if csv_file else ""
+    return result(document, text.render_compared(document).rstrip("\n"), rows, csv_file)

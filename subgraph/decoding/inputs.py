@@ -27,7 +27,6 @@ class LoopInputs:
     Attributes:
         prompt: (batch, length) tokens; None where the model has none. mask: of the prompt; None for all ones.
         sequences: by input, what slices are cut from. values: constants, and states before the first step.
-        origins: where each value came from, in words.
     """
 
     decoder: Decoder
@@ -36,7 +35,6 @@ class LoopInputs:
     mask: Any
     sequences: Mapping[str, Array]
     values: Mapping[str, Any]
-    origins: Mapping[str, str]
 
     @property
     def batch(self) -> int:
@@ -172,7 +170,7 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     if missing:
         what = f"nothing is given for '{clean(missing[0])}'"
         raise InputError(what, f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}")
-    values, origins = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
+    values, _ = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
     for name, number in file.constants.items():
         _, dtype, dims = declared(graph, name)
         shape = [d if isinstance(d, int) else 1 for d in dims or ()]
@@ -183,7 +181,7 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     prompt: Any = values.pop(decoder.tokens, None)
     mask: Any = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
-    read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values, origins)
+    read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
         raise InputError(f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape")
     if sequences and read.steps < 1:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.display import DisplayedDrawing
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -45,7 +44,7 @@ GRAPH_PARTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Cut(DisplayedDrawing):
+class Cut:
     """A region as a model of its own.
 
     Attributes:

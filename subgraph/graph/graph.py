@@ -16,7 +16,6 @@ from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from subgraph.display import DisplayedDrawing
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.operators import require_expandable
@@ -46,7 +45,7 @@ class Selection:
     tensor: str | None = None
 
 
-class Graph(DisplayedDrawing):
+class Graph:
     """A read-only index over one model. Linear in nodes and edges to build; never raises for an invalid graph.
 
     Attributes:

@@ -33,13 +33,8 @@ def misfit(node: protobuf.NodeProto, version: int, types: Mapping[str, str], dom
         return f"is not part of opset {version}{first}"
     if known.deprecated:
         return f"is no longer part of opset {version} (since {known.since_version})"
-    present = {str(a.name) for a in node.attribute}
-    for name in sorted(present - set(known.attributes)):
-        if not name.startswith("__"):  # such names are reserved for tools
-            return f"has the attribute '{name}', which opset {version} does not know"
-    for name, formal in known.attributes.items():
-        if formal.required and name not in present:
-            return f"lacks the attribute '{name}', which it needs at opset {version}"
+    if reason := next(_wrong_attributes(node, known, version), ""):
+        return reason
     for role, names, low, high in (
         ("input", node.input, known.min_input, known.max_input),
         ("output", node.output, known.min_output, known.max_output),
@@ -50,6 +45,19 @@ def misfit(node: protobuf.NodeProto, version: int, types: Mapping[str, str], dom
     pairs = ((name, formal, types.get(name)) for name, formal in _paired(node.input, known.inputs))
     wrong = ((name, shown(actual), _listed(f.types)) for name, f, actual in pairs if actual and actual not in f.types)
     return next((f"reads '{n}' as {is_}; at opset {version} it takes {allowed}" for n, is_, allowed in wrong), "")
+
+
+def _wrong_attributes(node: protobuf.NodeProto, known: Any, version: int) -> Iterator[str]:
+    present = {str(a.name): a.type for a in node.attribute if not a.name.startswith("__")}  # which tools reserve
+    for name, kind in present.items():
+        if name not in known.attributes:
+            yield f"has the attribute '{name}', which opset {version} does not know"
+        elif kind != (formal := known.attributes[name].type).value:
+            actual = protobuf.protos().AttributeProto.AttributeType.Name(kind)
+            yield f"has the attribute '{name}' of type {actual}, but it is {formal.name}"
+    for name, needed in known.attributes.items():
+        if needed.required and name not in present:
+            yield f"lacks the attribute '{name}', which it needs at opset {version}"
 
 
 def known_from(node: protobuf.NodeProto, version: int, types: Mapping[str, str], domain: str = "") -> int | None:

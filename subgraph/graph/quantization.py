@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
+from subgraph.graph.walk import attribute
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -149,7 +150,7 @@ def _scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scal
     steps = _numbers(graph, node.input[step])
     has_zeros = len(node.input) > zero and node.input[zero]
     zeros = _numbers(graph, node.input[zero]) if has_zeros else (0,) * len(steps or ())
-    axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if node.op_type in AXIS else 1
+    axis = int(attribute(node, "axis", 1)) if node.op_type in AXIS else 1
     if not steps or not zeros or len(zeros) not in (1, len(steps)) or any(not s > 0 for s in steps):
         return None
     zeros = zeros * len(steps) if len(zeros) == 1 else zeros

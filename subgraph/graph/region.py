@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from subgraph.display import Displayed
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
@@ -19,7 +18,7 @@ MOST_DRAWN = 40  # nodes of a region's surroundings, more only if the region has
 
 
 @dataclass(frozen=True)
-class Region(Displayed):
+class Region:
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
     Attributes:

@@ -13,6 +13,8 @@ from subgraph.graph import protobuf
 FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
 GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
+VALUE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}  # type → the field of the value
+LIST_FIELDS = frozenset(("floats", "ints", "strings"))
 # Frequent operators that hold no body: their attributes are not looked at.
 BODILESS = frozenset(
     "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
@@ -85,6 +87,21 @@ def tensors_in(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorP
 def _parts(sparse: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
     for tensor in sparse:
         yield from (tensor.values, tensor.indices)
+
+
+def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
+    """Value of an attribute: number, text, list or TensorProto; the default if the node has none of that name.
+
+    None if a function takes it from its caller, or if it has no type.
+    """
+    for a in node.attribute:
+        if a.name == name:
+            field = "" if a.ref_attr_name else VALUE_FIELDS.get(a.type, "")
+            value: Any = getattr(a, field) if field else None
+            if isinstance(value, bytes):
+                return value.decode(errors="replace")
+            return list(value) if field in LIST_FIELDS else value
+    return default
 
 
 # ---------------------------------------------------------------------------------------------------- functions

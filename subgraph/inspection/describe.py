@@ -23,7 +23,7 @@ from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.inspection.validate import Problem, affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, node_metadata, source
-from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.inputs import Feeding, OriginKind
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
@@ -203,12 +203,13 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
         InputError, UnknownName: the inputs do not fit the model.
     """
     facts = _facts(graph, [name for names in graph.makes for name in names], feeding)
+    origins = {name: str(origin) for name, origin in facts.measured.origins.items()}
     return ModelDocument(
         **vars(facts.head("model")),
         ops=summary.op_counts(graph),
         functions=summary.functions(graph),
         weights=summary.weight_totals(graph),
-        inputs=[InputEntry(**vars(facts.tensor(n)), values=facts.measured.origins.get(n)) for n in graph.inputs],
+        inputs=[InputEntry(**vars(facts.tensor(n)), values=origins.get(n)) for n in graph.inputs],
         outputs=[facts.tensor(name) for name in graph.outputs],
         nodes=[
             NodeWithTensors(
@@ -309,7 +310,7 @@ class _Facts:
     def _run(self) -> RunEntry | None:
         if self.feeding is None or not self.measured.samples:
             return None
-        fed = [FedValue(name, origin) for name, origin in self.measured.origins.items()]
+        fed = [FedValue(name, str(origin)) for name, origin in self.measured.origins.items()]
         return RunEntry(len(self.measured.tensors), self.measured.samples, self.feeding.seed, fed)
 
     def _problem(self, p: Problem) -> ProblemEntry:
@@ -379,7 +380,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     notes = [f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}" for f in measured.failures]
     if missing := sum(name not in measured.tensors for name in made):
         notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
-    if any(origin.startswith("random ") for origin in measured.origins.values()):
+    if any(origin.kind is OriginKind.RANDOM for origin in measured.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
     return replace(facts, measured=measured, notes=tuple(notes))
 

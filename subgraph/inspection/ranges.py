@@ -23,7 +23,7 @@ from subgraph.graph.region import above
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
-from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, from_bits
@@ -120,7 +120,7 @@ class MeasuredTensors:
     """Measured tensors by name; `origins`: where the values of each model input came from."""
 
     tensors: Mapping[str, MeasuredTensor] = field(default_factory=dict)
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, InputOrigin] = field(default_factory=dict)
     failures: tuple[MissingTensor, ...] = ()
     samples: int = 0
 
@@ -191,7 +191,7 @@ class _Measuring:
     feeding: Feeding
     reference: Reference
     tensors: dict[str, MeasuredTensor] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, InputOrigin] = field(default_factory=dict)
 
     def run(self, batch: Sequence[str]) -> int:
         """Measure these tensors; return an estimate for the bytes of others, 0 without one.
@@ -227,10 +227,11 @@ class _Measuring:
         return [name for names in made if (name := next((n for n in names if n in self.tensors), ""))]
 
 
-def _origins(captured: Sequence[Captured]) -> dict[str, str]:
+def _origins(captured: Sequence[Captured]) -> dict[str, InputOrigin]:
     if len(captured) == 1:
         return dict(captured[0].origins)
-    return {name: f"{len(captured)} samples" for sample in captured for name in sample.origins}
+    samples = InputOrigin(OriginKind.FILE, f"{len(captured)} samples")
+    return {name: samples for sample in captured for name in sample.origins}
 
 
 # ---------------------------------------------------------------------------------------------------- elements

@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from subgraph import plugins
-from subgraph.reports._compared import Compared
+from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
 from subgraph.reports._compared import judged_tensors as judged_tensors
 from subgraph.reports._compared import origins as origins
+from subgraph.reports._compared import reason as reason
 from subgraph.reports._compared import view as view
 from subgraph.reports._forms import KNOWN as KNOWN
 from subgraph.reports._forms import SCHEMA as SCHEMA
@@ -88,10 +90,10 @@ def percent(share: Any) -> str:
 
 
 def seconds(value: float) -> str:
-    """`41 ms`, `4.1 s`, `12 min`."""
+    """`0.6 ms`, `41 ms`, `4.1 s`, `12 min`."""
     if value >= 120:
         return f"{value / 60:.0f} min"
-    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.1f} s"
+    return f"{value * 1e3:.{int(value < 0.01)}f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def shape(sizes: Iterable[Any]) -> str:
@@ -137,8 +139,10 @@ def title(finding: Document, quoted: Quoted = str) -> str:
 
 
 def runtime(about: Document) -> list[str]:
-    """Name, backend, version and precision of a candidate or reference, without repetitions."""
-    return [part for part in dict.fromkeys(about[key] for key in ("name", "backend", "version", "precision")) if part]
+    """Name, backend, version and precision of a candidate or reference, without a backend that is called so."""
+    backend = PurePath(about["backend"]).name
+    named = PurePath(about["name"]).name == backend
+    return [part for part in (about["name"], "" if named else backend, about["version"], about["precision"]) if part]
 
 
 def replay_command(document: Document, case: str) -> str:
@@ -246,12 +250,14 @@ def runs(document: Document) -> str:
 
 def word(judged: Document) -> str:
     """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, explains little`, `refused`, `unresolved`: the outcome of a verdict, a
-    step or a row."""
+    step or a row. A criterion's label that says more than that they agree follows: `agree (range)`."""
     signature = judged.get("signature")
     if judged["status"] in ("fail", "minor"):
         little = ", explains little" if judged["status"] == "minor" else ""
         return f"FAIL{f' ({signature})' if signature not in (None, 'mismatch') else ''}{little}"
-    return str(signature or "unresolved") if judged["status"] == "unresolved" else "agree"
+    if judged["status"] == "unresolved":
+        return str(signature or "unresolved")
+    return "agree" if judged.get("label", "") in ("", "agrees") else f"agree ({judged['label']})"
 
 
 def span(step: Document, quoted: Quoted = str) -> str:
@@ -371,7 +377,7 @@ def outcome(cell: Compared) -> str:
     """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not seen."""
     if not cell.status:
         return UNKNOWN
-    told = word({"status": cell.status, "signature": cell.signature})
+    told = word({"status": cell.status, "signature": cell.signature, "label": cell.label})
     return f"{told}, {cell.beside}" if cell.beside else told
 
 

@@ -20,15 +20,17 @@ RECORDED = SCHEMAS[1:]
 STATUS = {0: "agree", 1: "fail", 5: "unresolved"}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 MAX_SOURCES = 3  # of a finding
-NO_JUDGEMENT: Document = {"status": "", "signature": None, "why": "", "errors": {}}
+NO_JUDGEMENT: Document = {"status": "", "signature": None, "label": "", "sample": "", "why": "", "errors": {}}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor in one column; `status` is empty where it was not seen."""
+    """A tensor in one column; `status` is empty where it was not seen. `sample`: the worst, of several."""
 
     status: str
     signature: str | None = None
+    label: str = ""
+    sample: str = ""
     why: str = ""
     errors: Document = field(default_factory=dict)
     recorded_as: str = ""
@@ -140,7 +142,7 @@ def judged_tensors(document: Document) -> list[JudgedTensor]:
 
 def _judged(judgement: Document | None, **more: Any) -> Compared:
     known = NO_JUDGEMENT | (judgement or {})
-    return Compared(known["status"], known["signature"], known["why"], known["errors"], **more)
+    return Compared(**{key: known[key] for key in NO_JUDGEMENT}, **more)
 
 
 def _line(row: Document) -> TensorLine:
@@ -164,10 +166,20 @@ def _held(one: Document | None) -> Compared:
         return Compared("")
     how = ", ".join(filter(None, (f"by {one['matched_by']}", one["note"])))
     if one["in_place"] is None:
-        return Compared("unresolved", None, one["why"], {}, one["recorded_as"], how)
+        return Compared("unresolved", why=one["why"], recorded_as=one["recorded_as"], matched_by=how)
     like = {"agree": "as", "fail": "unlike"}.get((one.get("beside") or {}).get("status", ""), "")
     beside = f"{like} {one['before']}" if like and one["in_place"]["status"] == "fail" else ""
     return _judged(one["in_place"], recorded_as=one["recorded_as"], matched_by=how, beside=beside)
+
+
+def reason(whole: Document) -> str:
+    """Why the whole model is judged so, with the output that decided, and the sample if there are several."""
+    outcome = whole["status"], whole["why"]
+    about = next((j for j in whole["outputs"] if (j["status"], j["why"]) == outcome), None)
+    if about is None:
+        return str(whole["why"])
+    sample = f", sample {about['sample']}" if about["sample"] else ""
+    return f"{about['name']}: {about['why']}{sample}"
 
 
 def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> Any:
@@ -179,7 +191,7 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
     else:
         about, whole = document["candidate"], document["whole"]
         yield "candidate", " ".join(filter(None, (about["name"], about["version"], about["precision"])))
-        yield "whole model", ": ".join(filter(None, (whole["status"], whole["why"])))
+        yield "whole model", ": ".join(filter(None, (whole["status"], reason(whole))))
     yield "model", f"{document['model']['file']}, {count(document['model']['nodes'], 'node')}"
     yield "criterion", document["criterion"]
     if samples := [label for label in document["samples"] if label]:

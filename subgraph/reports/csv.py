@@ -16,8 +16,8 @@ COLUMNS = (
     "reproduces", "certified", "seconds", "words", "case", "source",
 )  # fmt: skip
 COMPARED = (
-    "row", "index", "node", "op", "tensor", "column", "status", "signature", *METRICS, "recorded_as", "matched_by",
-    "beside", "count", "why", "source",
+    "row", "index", "node", "op", "tensor", "column", "status", "signature", "label", "sample", *METRICS,
+    "recorded_as", "matched_by", "beside", "count", "why", "source",
 )  # fmt: skip
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
@@ -74,7 +74,8 @@ def render_compared(document: Document) -> str:
     writer.writeheader()
     rows: list[dict[str, object]] = [
         {"row": "tensor", "index": line.index, "node": line.node, "op": line.op, "tensor": line.tensor, "column": name,
-         "status": one.status or "not seen", "signature": one.signature, "recorded_as": one.recorded_as,
+         "status": one.status or "not seen", "signature": one.signature, "label": one.label, "sample": one.sample,
+         "recorded_as": one.recorded_as,
          "matched_by": one.matched_by, "beside": one.beside, "why": one.why, "source": line.source,
          **{key: one.errors.get(key) for key in METRICS}}
         for line in shown.lines for name, one in zip(shown.columns, line.cells, strict=True)

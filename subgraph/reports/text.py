@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from subgraph.reports import (
+    Compared,
     Document,
+    View,
     cleaned,
     evidence,
     figure,
@@ -15,17 +19,22 @@ from subgraph.reports import (
     percent,
     place,
     predictions,
+    reason,
     replay_command,
+    runtime,
+    seconds,
     sentences,
     shares,
     stderr,
     title,
     view,
+    word,
 )
 from subgraph.reports import region as region_words
-from subgraph.text import count
+from subgraph.text import aligned, count, prediction
 
 FILE = "report.txt"
+IN_PLACE = "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof"
 
 
 def render(document: Document) -> str:
@@ -64,8 +73,14 @@ def _finding(document: Document, finding: Document) -> list[str]:
 
 
 def render_compared(document: Document) -> str:
-    """A comparison as lines for a terminal: the verdict, where, what to do next, the tensors that are not right."""
-    shown = view(cleaned(document))
+    """A comparison or recordings as lines for a terminal, as `subcut compare` prints them."""
+    shown = cleaned(document)
+    seen = view(shown)
+    return "\n".join(_recorded(seen) if seen.kind == "recorded" else _compared(shown, seen)) + "\n"
+
+
+def _recorded(shown: View) -> list[str]:
+    """The verdict, where, what to do next, the tensors that are not right."""
     lines = [shown.headline, *(f"{name}: {text}" for name, text in shown.facts), *left_out(shown)]
     lines += [f"note: {note}" for note in shown.notes]
     for finding in shown.findings:
@@ -77,4 +92,67 @@ def render_compared(document: Document) -> str:
             told = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
             source = f"   from {line.source}" if line.source else ""
             lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {told}{source}")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _compared(document: Document, shown: View) -> list[str]:
+    """The verdict, the whole model, a line per tensor, the first bad one."""
+    lines = [
+        shown.headline,
+        "   ".join([f"candidate    {document['candidate']['name']}", *runtime(document["candidate"])[1:]]),
+    ]
+    lines += _whole(document["whole"])
+    if shown.lines:
+        lines += compared_table(shown)
+        in_place = document.get("in_place") or {}  # documents of before have none, and no `looked_at`
+        if in_place and not any(line.cells[0].status for line in shown.lines):  # that column says nothing
+            lines.append(f"in place: {word(in_place)}   {in_place['why']}")
+        else:
+            lines.append(IN_PLACE)
+    return [*lines, *_totals(document, shown), *(f"note: {note}" for note in document["notes"])]
+
+
+def _whole(whole: Document) -> list[str]:
+    lines = [f"{name}: {prediction(shares)}" for name, shares in whole["ranking"].items()]
+    lines += [f"| {line}" for line in whole["process"].get("stderr") or ()]
+    lines.append(f"built in {seconds(whole['build_seconds'])}, ran in {seconds(whole['run_seconds'])}")
+    return [f"whole model  {word(whole)}   {reason(whole)}", *(f"{'':13}{line}" for line in lines)]
+
+
+def compared_table(shown: View) -> list[str]:
+    """A line per tensor, a column per way in which it was compared."""
+    rows = [("", "node", "op", "tensor", *shown.columns)]
+    rows += [(f"#{t.index}", t.node, t.op, t.tensor, *map(compared_cell, t.cells)) for t in shown.lines]
+    return aligned(rows)
+
+
+def compared_cell(cell: Compared) -> str:
+    """`1.1e-02 FAIL`; a dash for a tensor that was not seen."""
+    if not cell.status:
+        return "-"
+    is_number = isinstance(cell.error, float) and math.isfinite(cell.error)
+    return f"{f'{cell.error:.1e} ' if is_number else ''}{outcome(cell)}"
+
+
+def _totals(document: Document, shown: View) -> list[str]:
+    rows, bad, whole = shown.lines, document["first_bad"], document["whole"]["status"]
+    if not rows:
+        return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
+    parts = []
+    for k, way in enumerate(shown.columns):
+        statuses = [line.cells[k].status for line in rows if line.cells[k].status]
+        unresolved = statuses.count("unresolved")
+        unsure = f", {unresolved} unresolved" if unresolved else ""
+        parts.append(f"{statuses.count('fail')} of {len(statuses)} wrong {way}{unsure}")
+    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document.get('stopped') else ''}"]
+    if bad:
+        lines.append(f"first bad tensor  {bad['tensor']}   node {bad['node']} ({bad['op']})")
+        source = next((t.source for t in rows if (t.index, t.tensor) == (bad["index"], bad["tensor"])), "")
+        lines += [f"source            {source}"] if source else []
+        lines += [f"looks like        {words}" for words in bad["looks_like"]]
+    elif whole == "agree" and (seen := document.get("looked_at")):
+        unseen = "" if seen["inner"] else "; without --at, all inner tensors are compared"
+        lines.append(f"compared: {count(seen['outputs'], 'output')}, {count(seen['inner'], 'inner tensor')}{unseen}")
+    elif whole == "fail":
+        lines.append("each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion")
+    return lines

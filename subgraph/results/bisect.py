@@ -15,7 +15,7 @@ from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
 from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
 from subgraph.search.findings import FindingKind, Outcome
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
 
 SCHEMA: Final = "subcut.bisect/1"
@@ -158,7 +158,7 @@ class StepDocument:
     last: str
     count: int
     indices: Sequence[int]
-    status: Meaning
+    status: RegionOutcome
     signature: Signature | None
     error: Number | None
     explains: Number | None = None

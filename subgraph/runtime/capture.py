@@ -16,7 +16,7 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
-from subgraph.runtime.inputs import Feeding, Sample
+from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
@@ -33,13 +33,13 @@ class Captured:
     Attributes:
         label: the sample's name; empty if there is only one.
         tensors: record by tensor; files are relative to the folder that was written into.
-        fed: the model inputs that were fed (records without files); origins: where each value came from, in words.
+        fed: the model inputs that were fed (records without files); origins: where each value came from.
     """
 
     label: str
     tensors: dict[str, Record]
     fed: dict[str, Record]
-    origins: dict[str, str]
+    origins: dict[str, InputOrigin]
 
 
 def capture_samples(
@@ -69,13 +69,13 @@ def capture_samples(
     return captured
 
 
-def _log_origins(origins: Mapping[str, str]) -> None:
+def _log_origins(origins: Mapping[str, InputOrigin]) -> None:
     """Log what the user may not expect of inputs that files were given for: random values, a conversion."""
     for name, origin in origins.items():
-        if origin.startswith("random "):
+        if origin.kind is OriginKind.RANDOM:
             log.info("input %s was not given: %s", clean(name), origin)
-        elif "(converted from " in origin:
-            log.info("input %s: %s", clean(name), clean(origin))
+        elif origin.conversion:
+            log.info("input %s: %s", clean(name), clean(str(origin)))
 
 
 @contextmanager

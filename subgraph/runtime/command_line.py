@@ -7,11 +7,8 @@ project file, or noticed when an answer is repeated.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shlex
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -63,6 +60,8 @@ def fill(word: str, places: Mapping[str, str]) -> str:
 
 def words_and_values(command: str) -> list[str]:
     """The words of a command line, and the parts behind a `=` in them: `--config=net.json`."""
+    import shlex
+
     try:
         words = shlex.split(command)
     except ValueError:
@@ -84,6 +83,8 @@ class Code:
 def code_of_command(command: str, folder: str = "") -> Code:
     """The files that a command line names, and the code below the folders of its scripts; also below `folder`, in which
     it runs, or where Python looks for modules by itself."""
+    import shutil
+
     base = Path(folder or ".").absolute()
     inner = (base / word for word in _TOKEN.findall(command))  # of `sh -c`: other files may be written by it
     named = {path for word in words_and_values(command) if is_file(path := base / word)}
@@ -136,6 +137,8 @@ def contents(path: Path) -> str:
 def _contents(path: Path, size: int, changed: int) -> str:
     if size > MAX_HASHED:
         return f"{size} bytes, changed at {changed} ns"
+    import hashlib  # 3 ms, which a worker need not pay
+
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -12,12 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.types import declared_type
+from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
@@ -58,6 +60,27 @@ class InputSpec:
     dims: list[int | str | None] | None
     high: int | None
     why: str
+
+
+class OriginKind(StrEnum):
+    """What kind of source the value of a model input has."""
+
+    FILE = "file"
+    RANDOM = "random"
+    EMPTY = "empty"  # an optional or a sequence that holds nothing
+    COMPUTED = "computed"  # by the reference, what a Loop feeds its body for example
+
+
+@dataclass(frozen=True)
+class InputOrigin:
+    """Where the value of a model input comes from. `text`: for people; `conversion`: of its type, or ""."""
+
+    kind: OriginKind
+    text: str
+    conversion: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.conversion})" if self.conversion else self.text
 
 
 @dataclass(frozen=True)
@@ -342,7 +365,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
 
 
 def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
-    axis = next((int(a.i) for a in gather.attribute if a.name == "axis"), 0)
+    axis = int(attribute(gather, "axis", 0))
     table = str(gather.input[0])
     if table in graph.weights:
         dims: list[Any] | None = list(graph.weights[table].dims)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, NOTHING, ImageOptions, InputSpec, Sample, inputs_by_stem
+from subgraph.runtime.inputs import (
+    IMAGES,
+    NOTHING,
+    ImageOptions,
+    InputOrigin,
+    InputSpec,
+    OriginKind,
+    Sample,
+    inputs_by_stem,
+)
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -31,24 +40,27 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
+EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 
 
-def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
-    """The value of each input, and where it came from, in words.
+def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin]]:
+    """The value of each input, and where it came from.
 
     Raises:
         InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is unknown.
     """
     feeds: dict[str, Value] = {}
-    origins: dict[str, str] = {}
+    origins: dict[str, InputOrigin] = {}
+    computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
     stems, needed = inputs_by_stem(sample.names), {spec.name: spec for spec in sample.specs}
     for name, file in sample.files:
         if file == NOTHING and name in needed:
-            feeds[name], origins[name] = [] if needed[name].form == "sequence" else None, sample.origin or "empty"
+            feeds[name] = [] if needed[name].form == "sequence" else None
+            origins[name] = computed or EMPTY
             continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
-            value, note = _as_input(array, spec, file)
+            value, conversion = _as_input(array, spec, file)
             if isinstance(elements := feeds.get(spec.name), list) and isinstance(value, list) and name:
                 elements += value
                 continue
@@ -58,7 +70,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
                     "put several samples into a folder and give the folder",
                 )
             feeds[spec.name] = value
-            origins[spec.name] = sample.origin or Path(file).name + note
+            origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion)
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
@@ -79,7 +91,7 @@ def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     return sizes
 
 
-def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
+def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, InputOrigin]:
     """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:
@@ -88,7 +100,7 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) ->
     import numpy as np
 
     if spec.form.startswith("optional"):
-        return None, "empty"
+        return None, EMPTY
     shape = _shape(spec, sizes)
     dtype = np_dtype(spec.dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -99,7 +111,8 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) ->
         )
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
     array, how = _draw(spec, shape, rng)
-    return ([array] if "sequence" in spec.form else array), f"random {how}, seed {seed}"
+    origin = InputOrigin(OriginKind.RANDOM, f"random {how}, seed {seed}")
+    return ([array] if "sequence" in spec.form else array), origin
 
 
 def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
@@ -310,12 +323,12 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
 
 
 def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
-    """The array in the input's type, and a remark if it was converted.
+    """The array in the input's type, and how it was converted, or "".
 
     Raises:
         InputError: the type cannot be converted without loss, or the shape contradicts the input's.
     """
-    note = ""
+    conversion = ""
     dtype = np_dtype(spec.dtype)
     if spec.dtype in NOT_NUMPY and are_bits(array.dtype, dtype):
         array = from_bits(array, spec.dtype)
@@ -325,11 +338,11 @@ def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
         cast = _convert(array, dtype)
         if cast is None:
             raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
-        note = f" (converted from {array.dtype})"
+        conversion = f"converted from {array.dtype}"
         array = cast
     if spec.dims is not None and not _agree(spec.dims, array.shape):
         raise _wrong_shape(file, array, spec.name, spec.dims)
-    return [array] if "sequence" in spec.form else array, note
+    return [array] if "sequence" in spec.form else array, conversion
 
 
 def _wrong_shape(file: str | Path, array: Array, name: str, dims: Sequence[int | str | None]) -> InputError:

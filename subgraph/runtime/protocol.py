@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from subgraph.precision import Precision
+from subgraph.runtime.inputs import InputOrigin
 from subgraph.storage.tensors import Record
 
 WORD_BYTES = 16
@@ -76,7 +77,7 @@ class ModelRun:
 
     tensors: tuple[Record, ...]
     fed: tuple[Record, ...]
-    origins: Mapping[str, str]
+    origins: Mapping[str, InputOrigin]
     others: tuple[str, ...]
     seconds: float
 

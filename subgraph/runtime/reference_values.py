@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import KEY, Captured, capture_samples, loaded_ancestors
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, copied
@@ -47,7 +47,8 @@ class ReferenceValues:
         other = ReferenceValues(graph, self.reference, self.samples, Path(tempfile.mkdtemp(dir=self.folder)))
         kept = ({n: r for n, r in records.items() if graph.maker.get(n) not in below} for records in self.records)
         other.records = [{**records, name: value[name]} for records, value in zip(kept, values, strict=True)]
-        other.captured = [replace(c, origins={**c.origins, name: origin}) for c in self.captured]
+        told = {name: InputOrigin(OriginKind.COMPUTED, origin)}
+        other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
         return other
 
     @property
@@ -143,5 +144,5 @@ class ReferenceValues:
                 if file not in self._digests:
                     self._digests[file] = file_digest(Path(file))
             contents = [self._digests[file] for file in r.files]
-            identities.append(repr((replace(r, files=()).to_json(), contents)))
+            identities.append(repr((asdict(replace(r, files=())), contents)))
         return identities

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
@@ -80,18 +80,43 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document that a store entry keeps; `from_entry` reads it."""
-        failure = self.failure and {
-            "status": self.failure.status.value,
-            "signature": self.failure.signature,
-            "why": self.failure.why,
-            "process": self.failure.process,
-        }
-        samples = [
-            {"tensors": list(tensors.values()), "others": others}
-            for tensors, others in zip(self.tensors, self.others, strict=True)
-        ]
-        times = {"build": self.build, "run": self.run, "made": self.made}
-        return dict(to_json({**times, "samples": samples, "failure": failure, "sources": self.sources}))
+        v = self.failure
+        samples = zip(self.tensors, self.others, strict=True)
+        stored = StoredResult(
+            self.build, self.run, tuple(StoredSample(tuple(of.values()), others) for of, others in samples),
+            StoredFailure(v.status, v.signature, v.why, v.process) if v else None, self.made, self.sources,
+        )  # fmt: skip
+        return dict(to_json(stored))
+
+
+@dataclass(frozen=True)
+class StoredSample:
+    """The outputs of one sample, and the names of those that were not asked for."""
+
+    tensors: tuple[Record, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoredFailure:
+    """A verdict without outputs."""
+
+    status: Status
+    signature: Signature | None
+    why: str
+    process: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A `RunResult` as JSON, with files relative to their folder."""
+
+    build: float
+    run: float
+    samples: tuple[StoredSample, ...]
+    failure: StoredFailure | None
+    made: float = 0.0
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def _equal(one: Record, other: Record) -> bool:
@@ -107,18 +132,19 @@ def from_entry(entry: StoreEntry) -> RunResult:
     return replace(result, tensors=tuple(tensors), stored=True, sources={})
 
 
-def from_document(document: Mapping[str, Any]) -> RunResult:
-    """What `to_json` wrote, with files relative to their folder."""
-    sources = document.get("sources", {})
-    build, run, failure, made = document["build"], document["run"], document["failure"], document.get("made", 0.0)
-    if failure:
-        status, signature = Status(failure["status"]), Signature(failure["signature"])
-        verdict = Verdict(status, signature, failure["why"], (), failure["process"], build, run)
-        return RunResult(failure=verdict, build=build, run=run, made=made, sources=sources)
-    samples = document["samples"]
-    tensors = tuple({r["name"]: Record.from_json(r) for r in sample["tensors"]} for sample in samples)
-    others = tuple(tuple(sample["others"]) for sample in samples)
-    return RunResult(tensors, others, None, build, run, made=made, sources=sources)
+def from_document(document: object) -> RunResult:
+    """What `to_json` wrote, with files relative to their folder.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    stored = from_json(StoredResult, document, "a stored result")
+    verdict = None
+    if f := stored.failure:
+        verdict = Verdict(f.status, f.signature, f.why, (), f.process, stored.build, stored.run)
+    tensors = tuple({record.name: record for record in sample.tensors} for sample in stored.samples)
+    others = tuple(sample.others for sample in stored.samples)
+    return RunResult(tensors, others, verdict, stored.build, stored.run, made=stored.made, sources=stored.sources)
 
 
 def unresolved(why: str) -> RunResult:

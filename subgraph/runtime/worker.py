@@ -140,7 +140,7 @@ class Worker:
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
         """
-        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": [r.to_json() for r in feeds]}
+        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
         return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:

@@ -14,7 +14,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, O
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
 from subgraph.runtime import command_line
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, BackendInfo, ModelRun, not_thrown, seal
 from subgraph.storage.tensors import Record, Value
 
@@ -39,7 +38,7 @@ def main() -> None:
     requests, replies = _take_pipes()
     system.adopt_orphans()
     _restore_import_path()
-    tempfile.tempdir = os.environ.pop(SCRATCH, "") or None
+    _use_scratch(os.environ.pop(SCRATCH, ""))
     server = Server(sys.argv[1])
     lines = _requests(requests)
     word = next(lines)
@@ -51,6 +50,14 @@ def main() -> None:
         except OSError:
             os._exit(CHANNEL_LOST)
         server.held = ()  # freed after the reply: large arrays take a while
+
+
+def _use_scratch(folder: str) -> None:
+    """Have temporary files of this process go into a folder; "" for the usual one."""
+    if folder:
+        import tempfile  # 5 ms
+
+        tempfile.tempdir = folder
 
 
 def _exit_if_forked(process: int) -> None:
@@ -266,17 +273,18 @@ class Server:
         Raises:
             InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
         """
-        from subgraph.runtime import load_inputs
         from subgraph.storage import tensors
 
         folder, run = Path(into), self.models[key]
-        origins: dict[str, str] = {}
+        origins: dict[str, InputOrigin] = {}
         if sample is not None:
+            from subgraph.runtime import load_inputs  # 10 ms, for the reference only
+
             planned = from_json(Sample, sample)
             arrays, origins = load_inputs.load_sample(planned)
             types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
         else:
-            records = [Record.from_json(r) for r in feeds]
+            records = from_json(list[Record], feeds)
             arrays = {r.name: tensors.load(r, folder, mapped=True) for r in records}
             types = {r.name: (r.form, r.dtype) for r in records}
         begin = time.perf_counter()

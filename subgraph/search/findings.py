@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from subgraph.display import Displayed
 from subgraph.search.oracle import Answer, Items, Query
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 from subgraph.verdict import Signature
 
 
@@ -22,8 +21,7 @@ class Purpose(StrEnum):
     GALLOP = "gallop"
     HALVE = "halve"
     SHRINK = "shrink"  # dropping items, and certifying that none can be dropped
-    POOL = "pool"
-    TAIL = "tail"  # do all other items agree?
+    TAIL = "tail"  # does the rest, or a region, fail at all? asked before a search in it and after a culprit
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
 
@@ -32,13 +30,13 @@ CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier o
 
 
 @dataclass(frozen=True)
-class Step(Displayed):
+class Step:
     """One answer and its effect.
 
     Attributes:
         outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
             that fails and explains little is MINOR.
-        left: number of items still suspected. more: estimated number of runs to come.
+        estimated_runs: number of runs to come.
 
     >>> import subgraph
     >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
@@ -50,9 +48,8 @@ class Step(Displayed):
     purpose: Purpose
     query: Query
     answer: Answer
-    outcome: Meaning
-    left: int
-    more: int
+    outcome: RegionOutcome
+    estimated_runs: int
 
     @property
     def items(self) -> Items:
@@ -76,7 +73,7 @@ class Finding:
     Attributes:
         items: the region; for `unresolved` the smallest one still in doubt.
         certified: 1-minimal: the region failed alone in a fresh process, and agreed without any single item.
-        explains: share of the final error; None if unknown or meaningless.
+        share_of_model: of the whole model's error; None if unknown or meaningless.
         runs: (failed runs, all runs) of the region in fresh processes.
         neighbour: the region without one item, where that agrees; None for a single item.
         doubtful: items without which the region could not be run, so that it is not certified.
@@ -90,7 +87,7 @@ class Finding:
     items: Items
     signature: Signature | None
     certified: bool = False
-    explains: float | None = None
+    share_of_model: float | None = None
     runs: tuple[int, int] = (1, 1)
     neighbour: Items | None = None
     doubtful: Items = ()
@@ -113,7 +110,7 @@ class Observation:
     items: Items
     signature: Signature | None
     why: str
-    share: float | None = None
+    share_of_model: float | None = None
 
 
 class Outcome(StrEnum):
@@ -157,7 +154,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Findings(Displayed):
+class Findings:
     """Result of a search.
 
     Attributes:
@@ -165,10 +162,9 @@ class Findings(Displayed):
         findings: culprits by share, largest first; then the others.
         irrelevant: regions that fail alone and explain little.
         unresolved: regions that could not be run or compared.
-        rate: share of the runs of the whole that failed.
-        probe_sensitive: reading inner tensors made the fault vanish.
+        probe_sensitive: reading intermediate tensors made the fault vanish.
         complete: the model agrees with the culprits on the reference: seen in one run of all other items.
-        stopped: why the search ended early, or "".
+        stopped: why the search ended early, or "". budget_spent: because the runs or the time were used up.
         notes: for the reader of a report: a text, and the items that it ends with.
 
     >>> import subgraph
@@ -184,8 +180,8 @@ class Findings(Displayed):
     findings: tuple[Finding, ...] = ()
     irrelevant: tuple[Observation, ...] = ()
     unresolved: tuple[Observation, ...] = ()
-    rate: float = 0.0
     probe_sensitive: bool = False
     complete: bool = False
     stopped: str = ""
+    budget_spent: bool = False
     notes: tuple[tuple[str, Items], ...] = ()

@@ -21,7 +21,7 @@ from subgraph.verdict import Signature, Status
 
 SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
 AS_BEFORE = 0.95  # that a repetition ends as the run before
-PASSES = {Purpose.SHRINK: 0.9, Purpose.TAIL: 0.8, Purpose.GROWTH: 0.9}  # that a region passes; else 1/2
+PASS_ODDS = {Purpose.SHRINK: 0.9, Purpose.TAIL: 0.8, Purpose.GROWTH: 0.9}  # that a region passes; else 1/2
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
 LEAST_CHANCE = 1 / 64  # of a query that is named
 MOST_REPLAYS = 128  # searches over the answers so far, for one look ahead
@@ -55,11 +55,11 @@ class Lookahead:
 
     Attributes:
         begin: the same search from its beginning, with a state of its own.
-        told: the answers that the search was sent so far, by batch.
+        answers_sent: the answers that the search was sent so far, by batch.
     """
 
     begin: Callable[[], tuple[SearchState, Search[object]]]
-    told: Sequence[Sequence[Answer]]
+    answers_sent: Sequence[Sequence[Answer]]
 
     def wanted(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
         """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers so far,
@@ -82,7 +82,7 @@ class Lookahead:
             try:
                 if future is None:
                     future = _Future(*self.begin())
-                    for answers in (*self.told, *assumed):
+                    for answers in (*self.answers_sent, *assumed):
                         future.go_on(answers)
                 else:
                     future.go_on(assumed[-1])
@@ -131,28 +131,27 @@ def _anyhow(query: Query) -> Query:
 def _guesses(
     state: SearchState, query: Query, earlier: Mapping[Query, Answer], seen: Mapping[Query, Status]
 ) -> list[tuple[float, Answer]]:
-    """Answers to a query with their chances, the likeliest first; none where an answer cannot be made up."""
-    if query.kind is QueryKind.POOL:
-        return []
+    """Answers to a query with their chances, the likeliest first."""
     if query.kind is QueryKind.PROFILE:
         return [(0.5, Answer(Status.AGREE))]
-    fails = Answer(Status.FAIL, state.signature or Signature.MISMATCH, share=1.0, explains=1.0, culprit=True, error=1.0)
+    fails = Answer(
+        Status.FAIL, state.signature or Signature.MISMATCH, share_of_target=1.0, share_of_model=1.0, culprit=True,
+        error=1.0,
+    )  # fmt: skip
     if query.kind in (QueryKind.PREFIX, QueryKind.CLAIMED):
         return [(1.0, fails)]
-    agrees = Answer(Status.AGREE, share=0.0, explains=0.0, culprit=True)
+    agrees = Answer(Status.AGREE, share_of_target=0.0, share_of_model=0.0, culprit=True)
     if (before := earlier.get(_anyhow(query))) is not None:
         other = fails if before.status is Status.AGREE else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
-    passes = PASSES.get(state.asking, 0.5)
+    passes = PASS_ODDS.get(state.asking, 0.5)
     if (status := seen.get(query.run)) is not None:
         passes = SEEN if status is Status.AGREE else 1 - SEEN
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
 
 
 def _combined(guesses: Sequence[Sequence[tuple[float, Answer]]]) -> Iterator[tuple[float, Sequence[Answer]]]:
-    """The likeliest answers to a batch, then the batch with one answer changed; none where one cannot be guessed."""
-    if not all(guesses):
-        return
+    """The likeliest answers to a batch, then the batch with one answer changed."""
     likeliest = [some[0] for some in guesses]
     chance = math.prod(p for p, _ in likeliest)
     yield chance, [answer for _, answer in likeliest]

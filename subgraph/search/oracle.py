@@ -21,10 +21,9 @@ class QueryKind(StrEnum):
 
     WHOLE = "whole"  # run the whole model on the model's inputs
     CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
-    PROFILE = "profile"  # run these items with every inner tensor as an output: which items are wrong?
+    PROFILE = "profile"  # run these items with every intermediate tensor as an output: which items are wrong?
     ISOLATED = "isolated"  # run only these items, on captured reference values
-    POOL = "pool"  # run many disjoint pieces as one model; a piece that agrees there may still fail alone
-    TAIL = "tail"  # the same, judged at the model's outputs, when all other items are right
+    REST = "rest"  # the same run, judged at the model's outputs when all other items are right
     PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?
 
 
@@ -33,12 +32,11 @@ class Query:
     """One question about a candidate.
 
     Attributes:
-        items: ascending; empty for WHOLE and CLAIMED, the items of all pieces for POOL.
+        items: ascending; empty for WHOLE and CLAIMED.
         repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower ones.
         fresh: run in a process that has run nothing before; no part of what is asked.
         explain: determine the share even where the region agrees.
-        pieces: POOL only.
-        target: ISOLATED and TAIL: the items whose error is to be explained; () for the whole model's.
+        target: ISOLATED and REST: the items whose error is to be explained; () for the whole model's.
     """
 
     kind: QueryKind
@@ -46,13 +44,12 @@ class Query:
     repetition: int = 0
     fresh: bool = field(default=False, compare=False)
     explain: bool = False
-    pieces: tuple[Items, ...] = ()
     target: Items = ()
 
     @property
     def run(self) -> Query:
         """The query for the run alone: what is judged, and how, is left out."""
-        kind = QueryKind.ISOLATED if self.kind is QueryKind.TAIL else self.kind
+        kind = QueryKind.ISOLATED if self.kind is QueryKind.REST else self.kind
         return replace(self, kind=kind, explain=False, target=())
 
     @property
@@ -69,15 +66,14 @@ class Answer:
         status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or `timeout`, or
             UNRESOLVED with one of them; both mean the same.
         why: one line for people.
-        share: part of the target's error that the items account for; None if unknown.
-        explains: the same part of the whole model's error.
-        culprit: do the items explain the target's failure? None if unknown. Read of failing ISOLATED queries and
-            of pieces. TAIL: is what disappeared from the target's error what the items left out give alone?
+        share_of_target: part of the target's error that the items account for; None if unknown.
+        share_of_model: the same part of the whole model's error.
+        culprit: do the items explain the target's failure? None if unknown. Read of failing ISOLATED queries. REST: is
+            what disappeared from the target's error what the items left out give alone?
         claimed: WHOLE and CLAIMED: the candidate agrees, but only within rounding at the precision that it claims.
         items: PROFILE: status by item, of the items that could be compared.
         local: PROFILE: items whose outputs are not what the reference makes of the values that they read there, with
             the relative error; None if unknown.
-        pieces: POOL: one answer per piece.
         error: PREFIX: error relative to that of the whole. ISOLATED: the largest relative error of an output.
         seconds: duration of the run; for a stored answer, of the run that was stored.
         verdict: passed on to whoever reads the steps; the search does not look into it.
@@ -86,13 +82,12 @@ class Answer:
     status: Status
     signature: Signature | None = None
     why: str = ""
-    share: float | None = None
-    explains: float | None = None
+    share_of_target: float | None = None
+    share_of_model: float | None = None
     culprit: bool | None = None
     claimed: bool = False
     items: Mapping[int, Status] = field(default_factory=dict)
     local: Mapping[int, float] | None = None
-    pieces: tuple[Answer, ...] = ()
     error: float | None = None
     seconds: float = 0.0
     verdict: Verdict | None = None
@@ -111,10 +106,6 @@ class Ahead(Protocol):
 
 class Oracle(Protocol):
     """Answers the queries of a search, in any order and several at once."""
-
-    @property
-    def pools(self) -> bool:
-        """Can one run hold several disconnected pieces?"""
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """One answer per query, in their order. A query that cannot be answered is UNRESOLVED, never an exception."""

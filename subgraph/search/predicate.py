@@ -1,4 +1,4 @@
-"""An answer about a region -> its meaning for this search.
+"""An answer about a region -> its outcome for this search.
 
 A region fails (FAIL) if it fails as the target does and explains the target's error. One that fails and explains little
 (MINOR) steers the search past it, but it never counts as agreeing. Anything else is unresolved, and never a pass.
@@ -11,13 +11,13 @@ from enum import StrEnum
 from subgraph.search.oracle import Answer
 from subgraph.verdict import Signature, Status
 
-# The candidate gives no output: there is no error to explain, and no inner tensor to read.
+# The candidate gives no output: there is no error to explain, and no intermediate tensor to read.
 NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
 # It gives outputs that have no difference to the reference's: there is no error to explain.
 NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
 
 
-class Meaning(StrEnum):
+class RegionOutcome(StrEnum):
     """What an answer about a region means for a search."""
 
     FAIL = "fail"  # it fails, and explains what is looked for
@@ -26,25 +26,25 @@ class Meaning(StrEnum):
     UNRESOLVED = "unresolved"
 
 
-PASSES = (Meaning.AGREE, Meaning.MINOR)  # what is looked for lies elsewhere
+NOT_HERE = (RegionOutcome.AGREE, RegionOutcome.MINOR)  # what is looked for lies elsewhere
 
 
-def meaning(answer: Answer, signature: Signature | None) -> Meaning:
-    """Meaning of an answer about a region, when the target fails with `signature`.
+def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
+    """The outcome of an answer about a region, when the target fails with `signature`.
 
     None: the whole does not fail. Then a region that fails has nothing to explain; one that is refused alone does run
     in the whole, and nothing is known about it.
     """
     if answer.status is Status.AGREE:
-        return Meaning.AGREE
+        return RegionOutcome.AGREE
     if signature is None:
-        return Meaning.UNRESOLVED if answer.signature is Signature.REFUSED else Meaning(answer.status)
+        return RegionOutcome.UNRESOLVED if answer.signature is Signature.REFUSED else RegionOutcome(answer.status)
     if answer.signature in NO_OUTPUT:
         explains = answer.signature is signature or answer.culprit is True
-        return Meaning.FAIL if explains else Meaning.UNRESOLVED
+        return RegionOutcome.FAIL if explains else RegionOutcome.UNRESOLVED
     if answer.signature is None or answer.status is Status.UNRESOLVED:
-        return Meaning.UNRESOLVED
+        return RegionOutcome.UNRESOLVED
     if answer.signature is Signature.PRECISION is signature:
-        return Meaning.MINOR  # rounding everywhere: no piece is to blame
+        return RegionOutcome.MINOR  # rounding everywhere: no piece is to blame
     explains = answer.culprit is True or (answer.signature is signature and signature in NO_ERROR)
-    return Meaning.FAIL if explains else Meaning.MINOR
+    return RegionOutcome.FAIL if explains else RegionOutcome.MINOR

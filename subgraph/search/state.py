@@ -1,9 +1,7 @@
 """State of a search: the queries asked, their answers, and what follows from them.
 
 Concepts:
-- *places*: the items renumbered in cut order, 0 … n−1. The search works on ascending tuples of places; items are only
-  in what leaves it: the queries that are sent, the steps and the findings.
-- *part*: a generator that yields batches of queries, is sent their answers and returns its result. `run` drives the
+- *pass*: a generator that yields batches of queries, is sent their answers and returns its result. `run` drives the
   outermost one; it alone calls the oracle.
 - *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky, say) takes its old
   answers from the memo.
@@ -14,14 +12,13 @@ Concepts:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from subgraph.search.cost import CostModel
-from subgraph.search.findings import Counts, Finding, Purpose, Step
+from subgraph.search.findings import Counts, Purpose, Step
 from subgraph.search.oracle import Ahead, Answer, Items, Oracle, Query, QueryKind
-from subgraph.search.predicate import NO_OUTPUT, PASSES, Meaning, meaning
+from subgraph.search.predicate import NO_OUTPUT, NOT_HERE, RegionOutcome, outcome_of
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
@@ -30,8 +27,8 @@ Steps: TypeAlias = Generator[Step, None, T]
 
 WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
 STILL_REPETITION = 1000  # from this repetition on, the whole is run only to see whether it still gives output
-PATIENCE = 4  # regions in a row without output, before the whole is run again; doubled each time
-_AGREED_PLACES = 2_000_000  # places of agreeing regions looked through for contradictions
+MAX_WITHOUT_OUTPUT = 4  # regions in a row without output, before the whole is run again; doubled each time
+_AGREED_ITEMS = 2_000_000  # of agreeing regions looked through for contradictions
 
 
 def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
@@ -50,6 +47,10 @@ class SearchStopped(Exception):
     """The search ends early: a budget is used up, or the candidate has changed. The message says which."""
 
 
+class BudgetSpent(SearchStopped):
+    """The runs or the time that the user gave are used up: with more, the same search goes on."""
+
+
 class SearchRestart(Exception):
     """An assumption of the search does not hold; it starts over, with the answers it has."""
 
@@ -60,7 +61,7 @@ class Settings:
 
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: runs at once.
+        workers: runs that the oracle may make at once; the search takes the same steps with any number.
         expect: called before the first query with what tells which runs are likely to be needed: an oracle with several
             workers may run them before they are asked.
         within: only these items are suspects; they are asked whatever the whole says.
@@ -116,25 +117,24 @@ class SearchState:
     """All that is known during a search.
 
     Attributes:
-        order: item at each place. parents: of each place, as places.
-        prior: how likely each place is guilty. weights: the same, with what was learned since.
-        labels: kind of each place; None if unknown.
+        parents: the items that each item reads.
+        prior: how likely each item is guilty. weights: the same, with what was learned since.
+        labels: kind of each item; None if unknown.
         whole: how the whole fails, and how often.
-        target: the places whose error is looked for: () for the whole model, later what the known culprits leave.
+        target: the items whose error is looked for: () for the whole model, later what the known culprits leave.
         signature: how the target fails, once known.
         proven: regions that are culprits whatever share they have, and why.
         any_failure: a region that fails at all counts as failing, whatever it explains.
         first: the repetition that counts as the first. repeats: how often a region must pass to count as passed.
-        left, more: as in `Step`, for the next steps.
+        estimated_runs: as in `Step`, for the next steps.
         suspect: the smallest region that failed since the last culprit.
         agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is one.
-        notes: as in `Findings`, of places.
-        asking: the purpose of the last queries. told: all answers, by batch.
-        without_output: regions in a row without output. patience: at this many, the whole model is run again.
+        notes: as in `Findings`.
+        asking: the purpose of the last queries. answers_sent: all answers, by batch.
+        without_output: regions in a row without output. max_without_output: at this many, the whole is run again.
     """
 
     oracle: Oracle
-    order: Items
     parents: Sequence[Sequence[int]]
     prior: Sequence[float]
     settings: Settings = field(default_factory=Settings)
@@ -146,23 +146,21 @@ class SearchState:
     any_failure: bool = False
     first: int = 0
     repeats: int = 1
-    left: int = 0
-    more: int = 0
+    estimated_runs: int = 0
     suspect: Items = ()
     weights: list[float] = field(default_factory=list)
     notes: list[tuple[str, Items]] = field(default_factory=list)
-    cost: CostModel = field(default_factory=CostModel)
     memo: dict[Query, Answer] = field(default_factory=dict)
     agreed: list[Items] = field(default_factory=list)
     irrelevant: dict[Items, Answer] = field(default_factory=dict)
     unresolved: dict[Items, Answer] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     asking: Purpose = Purpose.BASELINE
-    told: list[Sequence[Answer]] = field(default_factory=list)
+    answers_sent: list[Sequence[Answer]] = field(default_factory=list)
     without_output: int = 0
-    patience: int = PATIENCE
+    max_without_output: int = MAX_WITHOUT_OUTPUT
     _ran: set[Query] = field(default_factory=set)
-    _unreported: list[tuple[Purpose, Query, Answer, Meaning]] = field(default_factory=list)
+    _unreported: list[tuple[Purpose, Query, Answer, RegionOutcome]] = field(default_factory=list)
     _steps: int = 0
 
     def __post_init__(self) -> None:
@@ -172,7 +170,7 @@ class SearchState:
     @property
     def n(self) -> int:
         """Number of items."""
-        return len(self.order)
+        return len(self.parents)
 
     @property
     def flaky(self) -> bool:
@@ -183,23 +181,6 @@ class SearchState:
     def no_output(self) -> bool:
         """Does the target give no output at all?"""
         return self.signature in NO_OUTPUT
-
-    def items(self, places: Iterable[int]) -> Items:
-        """Places -> items, ascending."""
-        return tuple(sorted(self.order[k] for k in places))
-
-    def of_items(self, finding: Finding) -> Finding:
-        """A finding about places -> the same about items."""
-        of = self.items
-        return replace(
-            finding,
-            items=of(finding.items),
-            neighbour=finding.neighbour and of(finding.neighbour),
-            doubtful=of(finding.doubtful),
-            minor=of(finding.minor),
-            alike=of(finding.alike),
-            contributors=tuple((of(places), share) for places, share in finding.contributors),
-        )
 
     # ------------------------------------------------------------------------------------------------ asking
 
@@ -224,34 +205,33 @@ class SearchState:
             return result
 
     def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        self.told.append(self.oracle.ask(queries) if queries else ())
-        return self.told[-1]
+        self.answers_sent.append(self.oracle.ask(queries) if queries else ())
+        return self.answers_sent[-1]
 
     def _new_steps(self) -> Iterator[Step]:
-        for purpose, query, answer, status in self._unreported:
+        for purpose, query, answer, outcome in self._unreported:
             self._steps += 1
-            yield Step(self._steps, purpose, query, answer, status, self.left, self.more)
+            yield Step(self._steps, purpose, query, answer, outcome, self.estimated_runs)
         self._unreported.clear()
 
     def ask(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
-        """Answers to queries whose items are places. Queries answered before are not asked again.
+        """Answers to queries; those answered before are not asked again.
 
         Raises:
             SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
         """
         self.asking = purpose
-        if self.without_output >= self.patience:
+        if self.without_output >= self.max_without_output:
             yield from self._require_output()
         new = [q for q in dict.fromkeys(queries) if self._answer(q) is None]
         runs = len({q.run for q in new if q.kind not in WITHOUT_RUN} - self._ran)
         limit = self.settings.max_trials
         if new and limit is not None and self.counts.total() + runs > limit:
-            raise SearchStopped("the trials are used up")
+            raise BudgetSpent("the trials are used up")
         if new and self._deadline is not None and self.settings.clock() >= self._deadline:
-            raise SearchStopped("the time is used up")
-        sent = [self._of_items(q) for q in new]
-        for query, asked, answer in zip(new, sent, (yield sent), strict=True):
-            self._accept(purpose, query, asked, answer)
+            raise BudgetSpent("the time is used up")
+        for query, answer in zip(new, (yield new), strict=True):
+            self._accept(purpose, query, answer)
         return list(filter(None, map(self._answer, queries)))
 
     def _answer(self, query: Query) -> Answer | None:
@@ -260,58 +240,54 @@ class SearchState:
         if explained is not None:
             return explained
         answer = self.memo.get(replace(query, explain=False))
-        return None if answer is None or (query.explain and answer.share is None) else answer
+        return None if answer is None or (query.explain and answer.share_of_target is None) else answer
 
     def _require_output(self) -> Search[None]:
         """Run the whole again: does it still give output?"""
-        self.without_output, self.patience = 0, 2 * self.patience
-        query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.patience, True)
+        self.without_output, self.max_without_output = 0, 2 * self.max_without_output
+        query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.max_without_output, True)
         (answer,) = yield from self.ask(Purpose.AGAIN, [query])
         if answer.signature in NO_OUTPUT:
             raise SearchStopped(f"the candidate has stopped working: {answer.why or answer.signature}")
 
-    def _of_items(self, query: Query) -> Query:
-        pieces = tuple(map(self.items, query.pieces))
-        return replace(query, items=self.items(query.items), pieces=pieces, target=self.items(query.target))
-
-    def _accept(self, purpose: Purpose, query: Query, asked: Query, answer: Answer) -> None:
-        size = len(query.items) or self.n
+    def _accept(self, purpose: Purpose, query: Query, answer: Answer) -> None:
         if query.run not in self._ran and query.kind not in WITHOUT_RUN:
             self._ran.add(query.run)
-            self.counts += Counts({purpose: 1}, {purpose: size})
-            self.cost.add(size, answer.seconds)
+            self.counts += Counts({purpose: 1}, {purpose: len(query.items) or self.n})
         self.memo[query] = answer
-        status = Meaning(answer.status)
+        outcome = RegionOutcome(answer.status)
         if query.kind is QueryKind.ISOLATED:
-            status = self.meaning(query.items, answer)
+            outcome = self.outcome(query.items, answer)
             dead = answer.signature in NO_OUTPUT and not self.no_output
             self.without_output = self.without_output + 1 if dead else 0
-            if status is Meaning.AGREE and query.repetition == self.first:
+            if outcome is RegionOutcome.AGREE and query.repetition == self.first:
                 self.agreed.append(query.items)
-            elif status is Meaning.MINOR:
+            elif outcome is RegionOutcome.MINOR:
                 self.irrelevant[query.items] = answer
-            elif status is Meaning.UNRESOLVED:
+            elif outcome is RegionOutcome.UNRESOLVED:
                 self.unresolved[query.items] = answer
-        self._unreported.append((purpose, asked, answer, status))
+        self._unreported.append((purpose, query, answer, outcome))
 
     # ------------------------------------------------------------------------------------------------ regions
 
-    def regions(self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False) -> Search[list[Meaning]]:
-        """Meaning of each region: one failure is enough, a pass takes `repeats` passes."""
-        statuses: dict[Items, Meaning] = {}
+    def regions(
+        self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False
+    ) -> Search[list[RegionOutcome]]:
+        """Outcome of each region: one failure is enough, a pass takes `repeats` passes."""
+        outcomes: dict[Items, RegionOutcome] = {}
         for repetition in self._passes:
-            undecided = [r for r in dict.fromkeys(regions) if statuses.get(r, Meaning.AGREE) in PASSES]
+            undecided = [r for r in dict.fromkeys(regions) if outcomes.get(r, RegionOutcome.AGREE) in NOT_HERE]
             if not undecided:
                 break
             queries = [self.isolated(r, repetition, explain=explain) for r in undecided]
             for region, answer in zip(undecided, (yield from self.ask(purpose, queries)), strict=True):
-                status = self.meaning(region, answer)
-                minor = statuses.get(region) is Meaning.MINOR and status is Meaning.AGREE
-                statuses[region] = Meaning.MINOR if minor else status
-        for region, status in statuses.items():
-            if status is Meaning.FAIL and (not self.suspect or len(region) < len(self.suspect)):
+                outcome = self.outcome(region, answer)
+                minor = outcomes.get(region) is RegionOutcome.MINOR and outcome is RegionOutcome.AGREE
+                outcomes[region] = RegionOutcome.MINOR if minor else outcome
+        for region, outcome in outcomes.items():
+            if outcome is RegionOutcome.FAIL and (not self.suspect or len(region) < len(self.suspect)):
                 self.suspect = region
-        return [statuses[r] for r in regions]
+        return [outcomes[r] for r in regions]
 
     @property
     def _passes(self) -> range:
@@ -322,19 +298,19 @@ class SearchState:
         """The query about a region on captured values."""
         return Query(QueryKind.ISOLATED, region, repetition, repetition > 0, explain, target=self.target)
 
-    def in_place(self, kind: QueryKind, places: Items) -> Query:
-        """The query about what places give inside the model."""
-        return Query(kind, places, self.first, self.first > 0)
+    def in_place(self, kind: QueryKind, items: Items) -> Query:
+        """The query about what items give inside the model."""
+        return Query(kind, items, self.first, self.first > 0)
 
-    def meaning(self, region: Items, answer: Answer) -> Meaning:
+    def outcome(self, region: Items, answer: Answer) -> RegionOutcome:
         """What an answer about a region means now."""
-        status = meaning(answer, self.signature)
+        outcome = outcome_of(answer, self.signature)
         guilty = self.any_failure or region in self.proven
-        return Meaning.FAIL if guilty and status is Meaning.MINOR else status
+        return RegionOutcome.FAIL if guilty and outcome is RegionOutcome.MINOR else outcome
 
-    def region(self, purpose: Purpose, places: Items) -> Search[Meaning]:
-        """Meaning of one region."""
-        return (yield from self.regions(purpose, [places]))[0]
+    def region(self, purpose: Purpose, items: Items) -> Search[RegionOutcome]:
+        """Outcome of one region."""
+        return (yield from self.regions(purpose, [items]))[0]
 
     def tail(self, purpose: Purpose, rest: Items) -> Search[Answer]:
         """The answer about what is left without some items: the first that does not agree; if all do, the last. Where
@@ -344,17 +320,17 @@ class SearchState:
             return self.answer_to(rest)
         answer = Answer(Status.AGREE)
         for repetition in self._passes if rest else ():
-            query = Query(QueryKind.TAIL, rest, repetition, repetition > 0, target=self.target)
+            query = Query(QueryKind.REST, rest, repetition, repetition > 0, target=self.target)
             (answer,) = yield from self.ask(purpose, [query])
             if answer.status is not Status.AGREE:
                 break
         return answer
 
-    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Meaning]]:
-        """Meaning of each region, this many times more in fresh processes, to confirm it."""
+    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[RegionOutcome]]:
+        """Outcome of each region, this many times more in fresh processes, to confirm it."""
         queries = [self.isolated(r, self.first + t) for r in regions for t in range(1, 1 + times)]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
-        return [self.meaning(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
+        return [self.outcome(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
 
     def one_by_one(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
         """As `ask`, so that a budget that ends leaves the answers before it."""
@@ -366,7 +342,7 @@ class SearchState:
     def answer_to(self, region: Items) -> Answer:
         """The decisive answer about a region that was asked about: a failing one, else the first."""
         known = [a for repetition in self._passes if (a := self.known(region, repetition)) is not None]
-        return next((a for a in known if self.meaning(region, a) is Meaning.FAIL), known[0])
+        return next((a for a in known if self.outcome(region, a) is RegionOutcome.FAIL), known[0])
 
     def known(self, region: Items, repetition: int) -> Answer | None:
         """The answer about a region, if it was asked about; with the share of the present target."""
@@ -374,11 +350,11 @@ class SearchState:
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
         """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
-        inside, budget, supersets = set(region), _AGREED_PLACES, []
-        for places in self.agreed:
-            budget -= len(places)
+        inside, budget, supersets = set(region), _AGREED_ITEMS, []
+        for agreed in self.agreed:
+            budget -= len(agreed)
             if budget < 0:
                 break
-            if len(places) > len(region) and inside.issubset(places):
-                supersets.append(places)
+            if len(agreed) > len(region) and inside.issubset(agreed):
+                supersets.append(agreed)
         return sorted(dict.fromkeys(supersets), key=len)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from subgraph.search import order
-from subgraph.search.culprits import Progress, find_culprits
+from subgraph.search.culprits import Progress, Rest, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import LEAST_RATE
 from subgraph.search.lookahead import Lookahead
@@ -23,8 +23,8 @@ from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
-from subgraph.search.predicate import Meaning
-from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Settings, Steps
+from subgraph.search.predicate import RegionOutcome
+from subgraph.search.state import BudgetSpent, Search, SearchRestart, SearchState, SearchStopped, Settings, Steps
 
 MOST_STARTS = 6  # a search that starts over more often ends unresolved
 
@@ -40,7 +40,7 @@ def search(
     """Narrow "the whole disagrees" to 1-minimal regions of a DAG.
 
     Args:
-        parents: the items that each item 0 … n−1 reads.
+        parents: the items that each item 0 … n−1 reads; all of them come earlier.
         weights: how likely each item is guilty, in any unit; None: all equally.
         labels: the kind of each item; a guilty item makes others of its kind likelier.
 
@@ -49,31 +49,27 @@ def search(
     Complexity: O((n + edges) · log n), and O(n) per query, without the oracle's time.
 
     Raises:
-        ValueError: the items have a cycle.
+        ValueError: an item reads one that does not come earlier.
     """
-    settings = settings or Settings()
-    places = order.cut_order(parents)
-    at = {item: k for k, item in enumerate(places)}
-    rows = [[at[p] for p in parents[item]] for item in places]
-    prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
-    kinds = None if labels is None else [labels[item] for item in places]
+    order.require_topological(parents)
+    settings, n = settings or Settings(), len(parents)
+    prior = [1.0] * n if weights is None else list(map(float, weights))
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
-        more = len(places).bit_length() + 4
-        state = SearchState(oracle, places, rows, prior, settings, kinds, left=len(places), more=more)
+        state = SearchState(oracle, parents, prior, settings, labels, estimated_runs=n.bit_length() + 4)
         return state, _narrow(state)
 
     state, narrowing = begin(settings)
     if settings.expect:
         unlimited = replace(settings, max_trials=None, max_time=None)
-        settings.expect(Lookahead(partial(begin, unlimited), state.told).wanted)
+        settings.expect(Lookahead(partial(begin, unlimited), state.answers_sent).wanted)
     return state.run(narrowing)
 
 
 def _narrow(state: SearchState) -> Search[Findings]:
-    settings, progress, stopped = state.settings, None, ""
+    settings, progress, stopped, budget_spent = state.settings, None, "", False
     within = None if settings.within is None else set(settings.within)
-    scope = tuple(k for k, item in enumerate(state.order) if within is None or item in within)
+    scope = tuple(k for k in range(state.n) if within is None or k in within)
     try:
         yield from baseline(state)
         whole = state.whole
@@ -95,8 +91,8 @@ def _narrow(state: SearchState) -> Search[Findings]:
             else:
                 stopped = "the candidate keeps contradicting itself"
     except SearchStopped as e:
-        stopped = str(e)
-    return _findings(state, progress, stopped)
+        stopped, budget_spent = str(e), isinstance(e, BudgetSpent)
+    return replace(_findings(state, progress, stopped), budget_spent=budget_spent)
 
 
 def _search_scope(progress: Progress) -> Search[None]:
@@ -107,41 +103,40 @@ def _search_scope(progress: Progress) -> Search[None]:
         return
     fails = state.signature is not None
     if settings.within is not None:
-        status = yield from state.region(Purpose.TAIL, scope)
-        fails = status in (Meaning.FAIL, Meaning.MINOR)
-        progress.complete = progress.elsewhere = status is Meaning.AGREE
-        if status is Meaning.UNRESOLVED:
+        outcome = yield from state.region(Purpose.TAIL, scope)
+        fails = outcome in (RegionOutcome.FAIL, RegionOutcome.MINOR)
+        if outcome is RegionOutcome.UNRESOLVED:
             return
-        if status is Meaning.MINOR:  # it fails, and explains little of the whole: its own error is looked for
+        if outcome is RegionOutcome.AGREE:
+            progress.rest, progress.elsewhere = Rest.AGREES, True
+        if outcome is RegionOutcome.MINOR:  # it fails, and explains little of the whole: its own error is looked for
             tail = yield from state.tail(Purpose.TAIL, scope)
             state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
     if fails:
         yield from find_culprits(progress)
-        if not progress.complete and (progress.fails or len(progress.findings) == 1):
+        if progress.rest is Rest.FAILS or (progress.rest is Rest.UNKNOWN and len(progress.findings) == 1):
             progress.findings = accumulated.scattered(state, scope, progress.findings)
     elif settings.inside:
         yield from look_inside(progress)
 
 
 def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Findings:
-    whole, complete = state.whole, bool(progress and progress.complete)
+    whole, complete = state.whole, progress is not None and progress.rest is Rest.AGREES
     findings = list(progress.findings) if progress else []
-    ends = partial(
-        Findings, counts=state.counts, stopped=stopped, notes=tuple((text, state.items(k)) for text, k in state.notes)
-    )
-    suspects, unresolved = state.suspect or tuple(range(state.n)), _smallest(state, state.unresolved)
+    ends = partial(Findings, counts=state.counts, stopped=stopped, notes=tuple(state.notes))
+    suspects, unresolved = state.suspect or tuple(range(state.n)), _smallest(state.unresolved)
     if whole.signature is None and not findings:
         if stopped or not whole.agrees or not (progress is None or complete):
             why = stopped or (
-                whole.why if not whole.agrees else "the outputs agree, but inner tensors could not be read"
+                whole.why if not whole.agrees else "the outputs agree, but intermediate tensors could not be read"
             )
-            nothing = Finding(FindingKind.UNRESOLVED, state.items(suspects), None, why=why)
+            nothing = Finding(FindingKind.UNRESOLVED, suspects, None, why=why)
             return ends(Outcome.UNRESOLVED, findings=(nothing,), unresolved=unresolved)
         return ends(Outcome.CLAIMED if whole.claimed else Outcome.AGREE)
     if progress and progress.claimed and not findings:
-        return Findings(Outcome.CLAIMED, state.counts, state.signature, rate=whole.rate)
+        return Findings(Outcome.CLAIMED, state.counts, state.signature)
     if progress and progress.elsewhere and not (findings or stopped):
-        return ends(Outcome.ELSEWHERE, signature=whole.signature, rate=whole.rate)
+        return ends(Outcome.ELSEWHERE, signature=whole.signature)
     if stopped or not findings:
         why = stopped or "no region fails in the way the whole model does"
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, state.signature, why=why))
@@ -149,10 +144,9 @@ def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Fi
     return ends(
         Outcome.DISAGREE,
         signature=whole.signature,
-        findings=tuple(sorted(map(state.of_items, findings), key=_rank)),
-        irrelevant=_smallest(state, state.irrelevant, named),
+        findings=tuple(sorted(findings, key=_rank)),
+        irrelevant=_smallest(state.irrelevant, named),
         unresolved=unresolved,
-        rate=whole.rate,
         probe_sensitive=bool(progress and progress.probe_sensitive and not state.flaky),
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
@@ -163,17 +157,15 @@ _KINDS = list(FindingKind)
 
 def _rank(finding: Finding) -> tuple[int, float, Items]:
     blames = finding.kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
-    return 0 if blames else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
+    return 0 if blames else _KINDS.index(finding.kind), -(finding.share_of_model or 0.0), finding.items
 
 
-def _smallest(
-    state: SearchState, answers: Mapping[Items, Answer], named: Collection[int] = ()
-) -> tuple[Observation, ...]:
-    """Regions that contain no other one, and no place that is part of a finding."""
+def _smallest(answers: Mapping[Items, Answer], named: Collection[int] = ()) -> tuple[Observation, ...]:
+    """Regions that contain no other one, and no item that is part of a finding."""
     observations = [
-        Observation(state.items(places), answer.signature, answer.why, answer.explains)
-        for places, answer in answers.items()
-        if not set(places).intersection(named)
+        Observation(items, answer.signature, answer.why, answer.share_of_model)
+        for items, answer in answers.items()
+        if not set(items).intersection(named)
     ]
     kept: list[Observation] = []
     for observation in sorted(observations, key=lambda o: (len(o.items), o.items)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -57,19 +57,6 @@ class Record:
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
     files: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
-        return cls(
-            str(data["name"]),
-            str(data["form"]),
-            str(data["dtype"]),
-            tuple(tuple(int(d) for d in shape) for shape in data["shapes"]),
-            tuple(str(f) for f in data["files"]),
-        )
 
     def within(self, folder: Path | str) -> Record:
         """The same record, whose files lie in this folder; absolute ones stay where they are."""

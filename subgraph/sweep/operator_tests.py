@@ -15,7 +15,7 @@ import re
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
@@ -143,13 +143,16 @@ def collect(store: Store) -> OperatorTests:
     """
     key = digest("operator tests/2", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
     document, folder = store.memo(key, _make)
-    tests = tuple(_parse(entry) for entry in document["tests"])
-    return OperatorTests(tests, tuple(NamedTest(**entry) for entry in document["left_out"]), folder / ARCHIVE)
+    found = from_json(_TestList, document, "the list of onnx's tests")
+    return OperatorTests(found.tests, found.left_out, folder / ARCHIVE)
 
 
-def _parse(entry: Mapping[str, Any]) -> OperatorTest:
-    inputs, outputs = (tuple(map(Record.from_json, entry[role])) for role in ("inputs", "outputs"))
-    return OperatorTest(**{**entry, "inputs": inputs, "outputs": outputs})
+@dataclass(frozen=True)
+class _TestList:
+    """What is stored."""
+
+    tests: tuple[OperatorTest, ...]
+    left_out: tuple[NamedTest, ...]
 
 
 # ---------------------------------------------------------------------------------------------------- making them
@@ -269,7 +272,7 @@ def _write(test: _OnnxTest, folder: Path) -> OperatorTest:
         raise InputError("it names no output")
     if _is_random(folder, inputs):
         raise InputError(RANDOM)
-    records = {"inputs": [r.to_json() for r in inputs], "outputs": [r.to_json() for r in outputs]}
+    records = {"inputs": to_json(inputs), "outputs": to_json(outputs)}
     files = {f.name: file_digest(f) for f in folder.iterdir()}
     key = digest(test.name, records, files, test.rtol, test.atol)
     return OperatorTest(test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key)

@@ -7,6 +7,7 @@ The rest of subcut asks this package. A port is one file with the same names. Wh
 | a group ends with this process | the kernel kills it | a worker sees the end of its input | a job object |
 | what left its group is found | by parent and by environment | by environment | all that is in the job |
 | a limit of memory | `RLIMIT_DATA` | none: the parent looks at it | `JobMemoryLimit` |
+| a limit of processor time | `RLIMIT_CPU` | none: it cannot be set from outside | `PerJobUserTimeLimit` |
 | the lock of a folder | `flock` | `flock` | a file in it, `msvcrt.locking` |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
 

@@ -33,12 +33,12 @@ LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 class ProcessGroup(subprocess.Popen[bytes]):
     """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
 
-    Ctrl-C does not reach it. `memory`: bytes that it may allocate.
+    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may use.
     """
 
     def __init__(
         self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
-        **options: Any,
+        seconds: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._mark, self._ended = os.urandom(16).hex(), False
         held, lifeline = _pipe()
@@ -49,7 +49,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
                 super().__init__(words, env=marked, start_new_session=True, pass_fds=[held], **options)
                 _groups.add(self.pid)
             _kill_when_closed(held, self.pid)
-            limit(self.pid, memory=memory)
+            limit(self.pid, memory=memory, seconds=seconds)
         except BaseException:
             self._lifeline.close()
             raise
@@ -294,18 +294,19 @@ def free_memory() -> int:
     return int(free * MEMORY_SHARE)
 
 
-def limit(pid: int, *, memory: int | None = None) -> None:
-    """Bound what a process may allocate, where it is not bounded more already.
+def limit(pid: int, *, memory: int | None = None, seconds: int | None = None) -> None:
+    """Bound what a process may allocate, and the processor time that it may use, where it is not bounded more already.
 
     0 is this process. Nothing where the system has no such limit of another process.
     """
     with contextlib.suppress(ImportError, AttributeError, ProcessLookupError):
         import resource
 
-        if memory is not None:
-            hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]  # RLIM_INFINITY is -1
-            most = memory if hard < 0 else min(memory, hard)
-            resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
+        for kind, amount in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
+            if amount is not None:
+                hard = resource.prlimit(pid, kind)[1]  # RLIM_INFINITY is -1
+                most = amount if hard < 0 else min(amount, hard)
+                resource.prlimit(pid, kind, (most, most))
 
 
 def cores() -> int:

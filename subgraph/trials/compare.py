@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.comparison.top_k import agreement
-from subgraph.display import Displayed
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
@@ -75,7 +74,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(Displayed):
+class Comparison:
     """The tensors of a candidate beside the reference's.
 
     Attributes:
@@ -367,7 +366,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
-        notes=comparison.notes,
+        notes=[*comparison.forms.sentences(), *comparison.notes],
     )
 
 

@@ -99,7 +99,8 @@ def test_report_and_bundle_tell_it_and_a_bundle_is_blamed_again(tmp_path: Path) 
         assert "right without Abc_Fusion" in (case.parent / report).read_text()
     assert problem(json.loads((case.parent / "run.json").read_text())) == ""
     (case / "blame" / "whole.onnx").write_bytes(b"a model that stays here")
-    assert subcut("bundle", case, "-o", "fault.zip", cwd=tmp_path).code == 0
+    words = ("--candidate-files", "wrong.py", "--keep", "blame.md")
+    assert subcut("bundle", case, "-o", "fault.zip", *words, cwd=tmp_path).code == 0
     with zipfile.ZipFile(tmp_path / "fault.zip") as packed:
         names = [name.partition("/")[2] for name in packed.namelist()]
         assert {"blame/blame.json", "blame/blame.md", "blame/script.py"} <= set(names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,38 +44,25 @@ def test_nodes_that_need_a_newer_opset_are_named(model: Path) -> None:
     assert not list((model.parent / path).glob("*opset*"))
 
 
-def test_a_version_that_only_allows_fewer_types_has_the_same_nodes(model: Path) -> None:
-    """onnx has no way back for Relu; the same node is valid there, and gives the same bits."""
-    target, path = cut(model, "--start", "relu", "--end", "last", "--target-opset", "11")
-    assert (target["how"], target["file"]) == ("the same nodes", "model-opset11.onnx")
+def test_the_converted_cut_is_checked(model: Path) -> None:
+    target, path = cut(model, "--start", "relu", "--end", "last", "--target-opset", "15")
+    assert target["file"] == "model-opset15.onnx"
     assert target["check"]["status"] == "identical"  # type: ignore[index]
-    made = onnx.load(model.parent / path / "model-opset11.onnx")
+    made = onnx.load(model.parent / path / "model-opset15.onnx")
     onnx.checker.check_model(made, full_check=True)
-    assert made.opset_import[0].version == 11
-    folder = model.parent / path
-    again = repro(folder, "--model", "model-opset11.onnx")
-    assert again.stdout == "y: bit-identical\n"
+    assert made.opset_import[0].version == 15
 
 
-def test_without_values_only_a_conversion_is_written(model: Path) -> None:
-    """Whether the same nodes mean the same, only values tell."""
-    target, _ = cut(model, "--start", "relu", "--end", "last", "--target-opset", "11", "--no-capture")
-    assert target["file"] is None
+def test_what_onnx_cannot_convert_is_not_written(model: Path) -> None:
+    """Relu of opset 14 only takes further types; onnx has no way back."""
+    target, path = cut(model, "--start", "relu", "--end", "last", "--target-opset", "11")
+    assert target["file"] is None and target["why"]
+    assert not list((model.parent / path).glob("*opset*"))
+
+
+def test_without_values_a_conversion_is_written(model: Path) -> None:
     target, _ = cut(model, "--start", "relu", "--end", "last", "--target-opset", "15", "--no-capture")
-    assert (target["how"], target["file"]) == ("converted", "model-opset15.onnx")
-
-
-def test_nodes_that_mean_something_else_there_are_not_relabelled(tmp_path: Path) -> None:
-    """Softmax of opset 13 normalises along one axis; before, over all behind it."""
-
-    def at(m: onnx.ModelProto) -> None:
-        m.opset_import[0].version = AT_17
-        m.ir_version = 9
-
-    text = "g (float[2,3,4] x) => (float[2,3,4] y) { [soft] a = Softmax<axis = 1>(x) [r] y = Relu(a) }"
-    path = text_models.load(tmp_path, text, at).path
-    target, _ = cut(path, "--start", "soft", "--end", "r", "--target-opset", "11")
-    assert target["file"] is None
+    assert (target["file"], target["check"]) == ("model-opset15.onnx", None)
 
 
 @pytest.mark.parametrize("version", ["6", "18", "-3"])
@@ -100,13 +86,12 @@ def test_another_input_is_run(model: Path, tmp_path: Path) -> None:
     (folder,) = (p for p in (tmp_path / "out").iterdir() if p.name.startswith("relu"))
     value = np.array([[-1, 2, -3, 4]], np.float32)
     np.save(tmp_path / "v.npy", value)
-    done = repro(folder, "-i", tmp_path / "v.npy", "--save", tmp_path / "saved")
+    done = repro(folder, "-i", tmp_path / "v.npy")
     assert (done.returncode, done.stdout) == (0, "y: float32 [1, 4] from -4 to -0\n")
-    assert np.array_equal(np.load(tmp_path / "saved" / "y.npy"), -np.maximum(value, 0))
     np.save(tmp_path / "two.npy", np.ones((2, 4), np.float32))
     done = repro(folder, "-i", tmp_path / "two.npy")
     assert done.returncode == 1
-    assert "a is [2, 4] now; the cut was taken with [1, 4]" in done.stdout
+    assert done.stdout.startswith("it does not run on these inputs: ")
     assert "--dynamic" in done.stdout
 
 
@@ -115,7 +100,6 @@ def test_another_input_is_run(model: Path, tmp_path: Path) -> None:
     [
         (["-i", "nothing.npy"], "cannot read nothing.npy"),
         (["-i", "double.npy"], "double.npy holds float64; input 'a' takes float32"),
-        (["--save", "there"], "--save goes with -i"),
     ],
 )
 def test_another_input_that_does_not_fit(words: list[str], said: str, model: Path, tmp_path: Path) -> None:
@@ -125,20 +109,3 @@ def test_another_input_that_does_not_fit(words: list[str], said: str, model: Pat
     done = repro(folder, *words)
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_what_was_frozen_is_named_where_other_shapes_do_not_fit(tmp_path: Path) -> None:
-    text = """g (float[n,4] x) => (float[2,k] y) {
-        h = Relu(x) s = Shape(h) two = Constant<value = int64[1] {2}>() minus = Constant<value = int64[1] {-1}>()
-        [flip] t = Concat<axis = 0>(two, minus) z = Expand(h, s) [out] y = Reshape(z, t)
-    }"""
-    path = text_models.load(tmp_path, text).path
-    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
-    in_process("cut", path, "--start", "Expand@1", "--end", "out", "-i", tmp_path / "x.npy", "-o", tmp_path / "out")
-    (folder,) = (p for p in (tmp_path / "out").iterdir() if not p.name.startswith("."))
-    frozen = json.loads((folder / "manifest.json").read_text())["region"]["frozen"]
-    assert frozen == ["s"]
-    np.save(tmp_path / "x3.npy", np.ones((3, 4), np.float32))
-    done = repro(folder, "-i", tmp_path / "x3.npy")
-    assert done.returncode == 1
-    assert "constants since then, because they depend on shapes alone: s" in done.stdout

@@ -113,10 +113,10 @@ def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data:
     assert {p.name for p in tmp_path.iterdir()} <= {"damaged.zip", "place"}
 
 
-def entry(name: str, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
+def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo("x")
     info.filename = name  # as it is
-    info.external_attr, info.create_system, info.compress_type = mode << 16, 3, method
+    info.external_attr, info.create_system = mode << 16, 3
     return info
 
 
@@ -125,7 +125,7 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP
     [
         "/etc/passwd", "../x", "top/../../x", "top/./x", "top//x", "C:/x", "top/C:x", "top\\x", "top/a\\..\\x",
         "top/a\x1b[2J", "top/a\nb", "top/a\u202eb", "top/con", "top/AUX.txt", "top/a.", "top/a ", "top/ a",
-        "top/" + "a" * 300, "top/" + "a/" * 40 + "b", "other/x", "x", "", "top/a.txt/b", "top/A.TXT", "top/a\x00b",
+        "top/" + "a" * 300, "top/" + "a/" * 40 + "b", "other/x", "x", "", "top/A.TXT", "top/a\x00b",
         "top/a*",
     ],
 )  # fmt: skip
@@ -138,12 +138,12 @@ def test_names_that_lead_elsewhere(name: str, small: Path, tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
 
 
-@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR])
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
 def test_links_and_special_files(kind: int, small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(small, tmp_path / "evil.zip"))
     with zipfile.ZipFile(path, "a") as file:
         file.writestr(entry("top/link", kind | 0o777), b"/etc/passwd")
-    with pytest.raises(InputError, match=r"link or a special file|a folder and a file"):
+    with pytest.raises(InputError, match="link or a special file"):
         bundle.unpack(path, tmp_path / "place")
 
 
@@ -155,11 +155,22 @@ def test_twice_the_same_name(small: Path, tmp_path: Path) -> None:
         bundle.unpack(path, tmp_path / "place")
 
 
-def test_other_ways_of_packing(tmp_path: Path) -> None:
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(entry("top/a", method=zipfile.ZIP_LZMA), b"a")
-    with pytest.raises(InputError, match="method 14"):
+def test_a_file_that_is_a_folder_too(small: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(small, tmp_path / "evil.zip"))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(entry("top/a.txt/b"), b"evil")
+    with pytest.raises(SubcutError):
+        bundle.unpack(path, tmp_path / "place")
+    assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
+
+
+def test_an_encrypted_entry(small: Path, tmp_path: Path) -> None:
+    data = bytearray(small.read_bytes())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(magic) + at] |= 1
+    path = tmp_path / "evil.zip"
+    path.write_bytes(bytes(data))
+    with pytest.raises(InputError, match="is damaged"):
         bundle.unpack(path, tmp_path / "place")
 
 
@@ -183,13 +194,6 @@ def test_a_size_that_lies(tmp_path: Path) -> None:
         data[at : at + 4] = struct.pack("<I", 100)
     path.write_bytes(bytes(data))
     with pytest.raises(InputError, match="damaged"):
-        bundle.unpack(path, tmp_path / "place")
-
-
-def test_a_list_of_millions_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.zip"
-    path.write_bytes(b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 0xFFFE, 0xFFFE, 0xFFFFFFF0, 0, 0))
-    with pytest.raises(InputError, match="65,534 entries"):
         bundle.unpack(path, tmp_path / "place")
 
 

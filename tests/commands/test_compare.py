@@ -298,9 +298,10 @@ def test_a_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
     assert "15 tensors" in done.out
     with (here / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["node"].lstrip("'") for row in rows] == [cleaned(name).lstrip("'") for name in ODD]
-    assert [row["index"] for row in rows] == [str(i) for i in range(len(ODD))]
-    assert all(row["in_place_status"] == row["alone_status"] == "agree" for row in rows)
+    assert [row["column"] for row in rows] == ["in place", "alone"] * len(ODD)
+    assert [row["node"].lstrip("'") for row in rows[::2]] == [cleaned(name).lstrip("'") for name in ODD]
+    assert [row["index"] for row in rows[1::2]] == [str(i) for i in range(len(ODD))]
+    assert all(row["status"] == "agree" for row in rows)
     cells = [cell for row in rows for cell in row.values()]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
     assert not [cell for cell in cells if re.search(r"[\x00-\x1f\x7f\u202e]", cell)]
@@ -343,9 +344,8 @@ def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
     done = compare("-c", "odd.py", "-i", "samples", "--csv", "-", cwd=here)
     rows = list(csv.DictReader(done.out.splitlines()))
     assert done.code == 1
-    assert [(r["in_place_sample"], r["in_place_status"], r["alone_sample"], r["alone_status"]) for r in rows] == [
-        ("s0", "fail", "s1", "fail")
-    ] * 3
+    told = [(row["column"], row["sample"], row["status"]) for row in rows]
+    assert told == [("in place", "s0", "fail"), ("alone", "s1", "fail")] * 3
 
 
 @pytest.mark.parametrize("place", ["no/such/folder.csv", "subcut_out", "m.onnx/x.csv"])
@@ -359,11 +359,11 @@ def test_a_table_that_cannot_be_written_is_told_before_anything_runs(place: str,
 def test_a_table_replaces_a_file_but_no_device(here: Path) -> None:
     (here / "t.csv").write_text("old")
     assert compare("--csv", "t.csv", cwd=here).code == 0
-    assert (here / "t.csv").read_text().startswith("index,node,op,tensor,in_place_status,")
+    assert (here / "t.csv").read_text().startswith("row,index,node,op,tensor,column,status,")
     os.mkfifo(here / "pipe")
     reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     assert compare("--csv", "pipe", cwd=here).code == 0
-    assert os.read(reader, 1 << 16).startswith(b"index,node,op,tensor,")
+    assert os.read(reader, 1 << 16).startswith(b"row,index,node,op,tensor,")
     os.close(reader)
     assert (here / "pipe").is_fifo()
 

@@ -32,7 +32,7 @@ from subgraph.results import problem
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import line, products
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, finish, start, subcut, tree
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, SUBCUT, Done, environment, finish, start, subcut, tree
 
 QUICK = ("--rtol", "1e-3")
 LONG = 280  # seconds; other work may share the machine
@@ -368,7 +368,7 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     words = ("-c", "ort", *LOOSE, "--json")
-    done = bisect(*words, cwd=here, env=mark, preexec_fn=limited)
+    done = bisect(*words, cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
     if done.code:
         assert done.document["error"]["kind"] == "OutputError" and done.code == 1, done
         assert "subcut_out" in done.document["error"]["what"]
@@ -635,8 +635,9 @@ def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, 
         assert report.code == 0, report
         assert "\x1b" not in report.out
     case = result / "culprit"
-    script = subprocess.run([sys.executable, "repro.py"], **(more | {"cwd": case}), check=False)
-    assert script.returncode == 1 and "FAIL" in script.stdout and "\x1b" not in script.stdout, script
+    words = [sys.executable, "repro.py", "--outputs", "candidate"]
+    script = subprocess.run(words, **(more | {"cwd": case}), check=False)
+    assert script.returncode == 1 and "DIFFERS" in script.stdout and "\x1b" not in script.stdout, script
     assert onnx.load(case / "model.onnx").graph.node[0].name == ODD[guilty]
     assert (case / "candidate").is_dir()
     replayed = replay(result, "--trust", cwd=folder)

@@ -55,6 +55,18 @@ def test_an_input_that_is_not_given_is_named_and_a_conversion_too(model: Path, t
     assert "input b was not given: random normal, seed 0" in done.err
 
 
+def test_a_file_whose_name_reads_like_a_sentence_is_a_file(model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "random image.npy", np.ones((1, 4), np.float32))
+    np.save(tmp_path / "what is fed (converted from int8).npy", np.ones((1, 4), np.float32))
+    given = ("-i", "a=random image.npy", "-i", "b=what is fed (converted from int8).npy")
+    done = subcut(model, "-s", "mm", "-e", "relu", *given, cwd=tmp_path)
+    assert done.code == 0 and "not given" not in done.err and "input a:" not in done.err
+    assert "(model input random image.npy, what is fed (converted from int8).npy)" in done.out, done.out
+    assert "of the model itself" in done.out
+    notes = subcut("inspect", model, *given, "--json", cwd=tmp_path).document["notes"]
+    assert not any("random" in note for note in notes)
+
+
 def test_a_folder_that_mixes_inputs_and_others_is_refused(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixed"
     folder.mkdir()

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers.process_backends import MARK, all_gone, living, wait_for
-from tests.helpers.run_command import PATIENCE, Done, chain, finish, start, subcut
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, chain, finish, start, subcut
 
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a whole comparison of `m.onnx`: the whole, in place, two nodes alone
@@ -468,7 +468,7 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
     assert without_times(done.out) == without_times(expected.out)
     assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
         f"warning: cannot write in {here}/subcut_out/.store: it is no folder; this run goes on, but its results are "
-        "not kept: let this user write there, with nothing in the way"
+        "not stored: let this user write there, with nothing in the way"
     ]
     assert (here / "subcut_out/.store").read_text() == "mine"
     assert beside_reports(here) == [".store"]
@@ -496,7 +496,7 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
         assert done.code == 0, done
         assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
             f"warning: cannot write in {disk}/.store: No space left on device; this run goes on, but its results are"
-            " not kept: free some space"
+            " not stored: free some space"
         ]
         assert sorted(p.name for p in disk.iterdir()) == [".store", "compare-odd.py"]
     finally:
@@ -514,7 +514,7 @@ def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
         def limited(limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-        done = compare("-c", "ort", cwd=here, env=mark, preexec_fn=limited)
+        done = compare("-c", "ort", cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
         assert done.code == code, done
         if code:
             assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err

@@ -47,7 +47,7 @@ def test_console_blocks_print_what_the_readme_says(tmp_path: Path) -> None:
 def test_the_python_block_runs(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
     (block,) = blocks(README, "python")
-    truth = "assert finding['nodes'] == ['stem/pad', 'stem/pool']"
+    truth = "assert list(finding.nodes) == ['stem/pad', 'stem/pool']"
     done = subprocess.run(
         [sys.executable, "-c", f"{block}\n{truth}"],
         cwd=tmp_path / "d",

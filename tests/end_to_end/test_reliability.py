@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 import subgraph
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, chain, finish, manifest, start, subcut, tree
+from tests.helpers.run_command import NO_BYTECODE, PATIENCE, chain, finish, manifest, start, subcut, tree
 
 PACKAGE = Path(subgraph.__file__).parent.parent
 EDGE = ("-s", "pool1", "-e", "res2a_relu")
@@ -264,7 +264,7 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    done = subcut(*EDGE, cwd=here, env=mark, preexec_fn=limited)
+    done = subcut(*EDGE, cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
     assert (done.code, done.out) == (1, "")
     assert re.search(r"^error: (cannot write|No usable temporary directory)", done.err, re.MULTILINE), done.err
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]

@@ -27,10 +27,12 @@ LEFT_OUT = "…"
 PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgraph.pytest_plugin")
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
-    r"\bFAIL\b|^wrong: | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+    r"\bFAIL\b|\bDIFFERS\b|"
+    r"^wrong: | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
-    r"-?\d+(\.\d+)?e[-+]\d+|-?\d+\.\d+( ms| s)?\b|\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
+    r"-?\d+(\.\d+)?e[-+]\d+|-?\d+(\.\d+)? ms\b|-?\d+\.\d+( s)?\b|"
+    r"\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
 )
 
 

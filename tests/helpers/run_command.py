@@ -26,6 +26,7 @@ from subgraph.commands import Result
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
 SOON = 100  # seconds for an event that takes a tenth of one, likewise
 
 

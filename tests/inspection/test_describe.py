@@ -173,7 +173,7 @@ WRONG = {
         lambda m: m.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "n")),
     ),
     "attribute of another type": Wrong(
-        "checker", 0, None, ("Expected: 'FLOAT'",), ONE + "{ y = LeakyRelu <alpha = 1> (x) }"
+        "checker", 0, None, ("'alpha' of type INT, but it is FLOAT",), ONE + "{ y = LeakyRelu <alpha = 1> (x) }"
     ),
     "attribute missing": Wrong("checker", 0, None, ("lacks the attribute 'to'",), ONE + "{ y = Cast(x) }"),
     "attribute in a body": Wrong(

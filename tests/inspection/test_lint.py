@@ -105,7 +105,6 @@ PLAIN = CHAIN + "[c] y = Relu(q) }"
 TWICE = CHAIN + "[c] r = Sub(q, m) [d] y = Div(r, s) }"
 MEAN = {"m": np.full((3, 1, 1), 120, np.float32), "s": np.full((3, 1, 1), 60, np.float32)}
 BAKED = "g (float[N,4] x) => (float[N,2,2] y) { [r] t = Reshape(x, s) [n] y = Relu(t) }"
-MERGED = "g (float[N,4] x) => (float[M,K] y) { [a] t = Relu(x) [r] y = Reshape(t, s) }"
 GROWN = "g (float[4] x) => (float[4] y) { [n] y = Mul(x, w) }"
 SIX = np.array([6, 3e5, 1, 1], np.float32)
 
@@ -207,8 +206,6 @@ CASES = [
          mended={"opset": 11, "s": np.array([1, 1, 2, 2], np.float32), "r": np.array([], np.float32)}),
     Case("baked-shape", "r", BAKED, says="declared open", more={"s": np.array([1, 2, 2])},
          mended={"s": np.array([-1, 2, 2])}),
-    Case("baked-shape", "r", MERGED, says="1×8 for a batch of 2", more={"s": np.array([1, -1])},
-         mended={"s": np.array([-1, 4])}),
     Case("baked-shape", "r", BAKED.replace("N,", "1,"), says="x=3×4", more={"s": np.array([1, 2, 2])},
          mended={"s": np.array([-1, 2, 2])}, options={"second_sizes": {"x": [3, 4]}}),
 ]  # fmt: skip
@@ -477,6 +474,16 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
     fits = Feeding(shapes={"past": [1, 8], "new": [1, 1], "mask": [1, 9]})
     told = [(f.rule, f.severity, f.node and f.node.label) for f in found_in(g, feeding=fits)]
     assert told == [("baked-shape", NOTE, "n")]
+
+
+@pytest.mark.parametrize(("kind", "says"), [(0, "UNDEFINED"), (2, "INT")])
+def test_an_attribute_without_its_type_is_named_and_breaks_no_rule(kind: int, says: str, tmp_path: Path) -> None:
+    def damage(model: onnx.ModelProto) -> None:
+        next(a for a in model.graph.node[0].attribute if a.name == "pads").type = kind
+
+    g = text_models.load(tmp_path, pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"), damage)
+    (found,) = [f for f in found_in(g) if f.rule == "invalid"]
+    assert found.reason == f"has the attribute 'pads' of type {says}, but it is INTS"
 
 
 def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:

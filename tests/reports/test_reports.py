@@ -142,7 +142,7 @@ def test_text_says_it_as_bisect_does() -> None:
     assert lines[3] == "  explains 93 % of the final error"
     assert "max_rel 1.1e-02" in lines[4] and "expected 0.8213, got 0.8303 at [0,311,7,4]; 214 of 200704 val" in lines[4]
     assert lines[5] == "  1-minimal: with either node removed, the rest agrees"
-    assert lines[6].startswith("  - rounding in fp16 does not explain it: the tensor is off by 0.011 of its scale")
+    assert lines[6].startswith("  - rounding in fp16 does not explain it: max error 0.011: 1.1 % of the largest value")
     assert [line[:4] for line in lines[6:11]] == ["  - "] * 5
     assert lines[-1] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
 

@@ -48,7 +48,7 @@ def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more
 
 def origins(g: Graph, *given: str | Path) -> dict[str, str]:
     (sample,) = Feeding(tuple(map(str, given))).plan(g, g.inputs)
-    return load_sample(sample)[1]
+    return {name: str(origin) for name, origin in load_sample(sample)[1].items()}
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

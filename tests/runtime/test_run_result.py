@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from subgraph.documents import to_json
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.run_result import RunResult, from_entry, merge
 from subgraph.storage.store import StoreEntry
@@ -28,7 +29,7 @@ def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
     assert document == {
         "build": 0.5,
         "run": 0.25,
-        "samples": [{"tensors": [record("y", "s0-o0.npy").to_json() | {"shapes": [[2, 3]], "files": ["s0-o0.npy"]}],
+        "samples": [{"tensors": [to_json(record("y", "s0-o0.npy")) | {"shapes": [[2, 3]], "files": ["s0-o0.npy"]}],
                      "others": ["other"]}],
         "failure": None,
         "made": 0.0,

@@ -81,17 +81,6 @@ def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None
     assert done.findings.counts.total(*CERTAINTY) <= 12
 
 
-def test_slow_starters_are_asked_less_often() -> None:
-    four = tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200))
-    runs = {}
-    for pools in (False, True):
-        s = Scenario("slow", 0, chain(N), four, "vanishes", pools=pools, start=60.0, each=0.1)
-        done = run(s)
-        assert mark(s, done.findings) == "right"
-        runs[pools] = done.findings.counts.total()
-    assert runs[True] <= runs[False] / 2
-
-
 def own_seconds(s: Scenario) -> float:
     """CPU seconds of a search, without its oracle."""
     candidate = Candidate(s)

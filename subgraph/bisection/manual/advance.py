@@ -14,10 +14,10 @@ from pathlib import Path
 
 from subgraph.bisection.bisection import BisectionOptions
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.loops import clear
 from subgraph.bisection.manual.records import FedSample, LoggedTask
 from subgraph.bisection.manual.replayed_search import ManualBisection, Pending
-from subgraph.bisection.manual.state import ManualState
+from subgraph.bisection.manual.sessions import clear
+from subgraph.bisection.manual.state import WORDS, ManualState
 from subgraph.bisection.manual.tasks import Task
 from subgraph.cases import case
 from subgraph.errors import UsageError
@@ -34,8 +34,6 @@ from subgraph.text import clean, count
 from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
-WHOLE = "the whole model"
-RUN = " (run "  # of a task that is run several times
 FEW = 3  # nodes that are left out; a region is then named by them
 GONE = "put it back; or subcut manual reset, then start anew"
 
@@ -69,7 +67,7 @@ def make_folder(folder: Path) -> None:
 
 
 def begin(state: ManualState, trials: Trials) -> None:
-    """Keep the values that are fed, and save the state for the first time; an earlier loop in the folder is removed.
+    """Keep the values that are fed, and save the state for the first time; an earlier session in the folder is removed.
 
     Raises:
         OutputError: it cannot be written.
@@ -80,8 +78,9 @@ def begin(state: ManualState, trials: Trials) -> None:
         for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
             tensors = [_keep(state.folder, records[n], f"input_{i}", k, "inputs") for i, n in enumerate(graph.inputs)]
             tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
-            fed = list(captured.fed.values())
-            state.samples.append(FedSample(captured.label, fed, captured.origins, tensors))
+            fed, origins = list(captured.fed.values()), captured.origins
+            texts, kinds = {n: str(o) for n, o in origins.items()}, {n: o.kind for n, o in origins.items()}
+            state.samples.append(FedSample(captured.label, fed, texts, tensors, kinds))
         if state.recorded:
             outputs = [
                 [_keep(state.folder, record, f"output_{i}", k, "recorded") for i, record in enumerate(sample)]
@@ -110,7 +109,7 @@ def model_digest(graph: Graph) -> str:
 
 
 def options_of(state: ManualState) -> BisectionOptions:
-    """The bisection that a loop stands for."""
+    """The bisection of a session."""
     request = state.request
     claim = request.precision or Precision.of_type(state.task_format.form.dtype.removeprefix("u"))  # of its inputs
     candidate = Candidate(state.name, BY_HAND, precision=claim)
@@ -120,29 +119,27 @@ def options_of(state: ManualState) -> BisectionOptions:
 
 
 def setup_of(state: ManualState) -> Setup:
-    """Its setup, fed with the values kept when the loop began, whatever has become of the user's files."""
+    """Its setup, fed with the values kept when the session began, whatever has become of the user's files."""
     setup, folder = options_of(state).setup, state.folder.resolve() / "inputs"
     kept = (str(folder),) if folder.is_dir() else ()
     return replace(setup, feeding=replace(setup.feeding, inputs=kept))
 
 
 def _notes(state: ManualState) -> Iterator[str]:
-    answers, trips = count(len(state.log), "answer"), count(state.trips, "trip")
-    repeated = "nothing was repeated, so that a device that wavers would not show"
+    answers, rounds = count(len(state.log), "answer"), count(state.rounds, "round")
+    repeated = "nothing was repeated, so intermittent faults go unnoticed"
     if state.request.repeat > 1:
         repeated = f"each piece was run {state.request.repeat} times"
-    yield f"asked by hand: {answers} in {trips}; {repeated}"
+    yield f"run by hand: {answers} in {rounds}; {repeated}"
     if state.recorded:
-        run = any(state.task(answer.number).what.partition(RUN)[0] == WHOLE for answer in state.log)
-        whole = "; the whole model's outputs are those of the recording" if state.recorded.outputs and not run else ""
-        yield f"the recording {state.recorded.name} said where to look; it answers for no piece{whole}"
-    for word, meaning in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
+        yield f"the recording {state.recorded.name} only guided the search: every reported node was run"
+    for word in WORDS:
         if number := sum(answer.word == word for answer in state.log):
-            yield f"{count(number, 'answer')} without outputs: said to be {meaning}"
+            yield f"{count(number, 'answer')} without outputs: {word}"
 
 
 def restore(state: ManualState, trials: Trials) -> None:
-    """Give a session the values with which the loop began.
+    """Give the trials the values with which the session began.
 
     Raises:
         UsageError: they are gone.
@@ -178,28 +175,28 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         state.open = []
     except Pending as pending:
         ended = False
-        _prepare(state, trials, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
+        _prepare(state, trials, pending, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
     shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()
     return bisection, ended, shown
 
 
-def _prepare(state: ManualState, trials: Trials, needed: Sequence[Task]) -> None:
+def _prepare(state: ManualState, trials: Trials, pending: Pending, next_tasks: Sequence[Task]) -> None:
     """Number the tasks and write their folders; complete ones stay."""
-    by_key = {t.key: t for t in state.tasks}
-    trip = 1 + max((state.task(answer.number).trip for answer in state.log), default=0)
+    by_key, needed = {t.key: t for t in state.tasks}, {t.key for t in pending.tasks}
+    next_round = 1 + max((state.task(answer.number).round for answer in state.log), default=0)
     opened = []
     state.todo.mkdir(exist_ok=True)
-    for task in needed:
+    for task in next_tasks:
         logged = by_key.get(task.key)
         number = logged.number if logged else 1 + max((t.number for t in state.tasks), default=0)
         if not tasks.is_complete(state.todo, number, task.key):
             tasks.write_task(trials, task, number, state.todo, state.task_format, state.feeding)
-        own_trip = logged.trip if logged and number in state.open else trip
+        own_round = logged.round if logged and number in state.open else next_round
         what = _what(task, state.todo / str(number), trials)
-        what += f"{RUN}{task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
-        new = LoggedTask(number, task.key, what, own_trip)
+        what += f" (run {task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
+        new = LoggedTask(number, task.key, what, own_round, task.key in needed)
         state.tasks = [*(t for t in state.tasks if t.number != number), new]
         opened.append(number)
     state.open = opened
@@ -209,12 +206,12 @@ def _what(task: Task, folder: Path, trials: Trials) -> str:
     """A task in words: the part of the model, and further outputs."""
     graph, region, whole = trials.graph, task.region, trials.whole()
     inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
-    more = f", with {count(inner, 'inner tensor')} as outputs" if inner > 0 else ""
+    more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     inside = set(region.nodes)
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
     without = [i for i in whole.nodes if i not in inside and any(kinds[n] == VALUE for n in graph.makes[i])]
     if not without:
-        return f"{WHOLE}{more}"
+        return f"the whole model{more}"
     if len(without) <= FEW < len(region.nodes):
         return f"all but {', '.join(graph.label(i) for i in without)}{more}"
     return tasks.span_of(case.read_manifest(folder) or {}) + more

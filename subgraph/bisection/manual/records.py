@@ -1,14 +1,14 @@
-"""The parts of a manual bisection's state: request, values fed, tasks and answers, as JSON and back."""
+"""The parts of a manual session's state: request, values fed, tasks and answers, as JSON and back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph.documents import keyed
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import ImageOptions
+from subgraph.runtime.inputs import ImageOptions, InputOrigin, OriginKind
 from subgraph.storage.tensors import Record
 
 MAX_BATCH = 64  # tasks at once
@@ -56,23 +56,30 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class FedSample:
-    """The values of one sample when the loop began: `fed` by the user, without files; `tensors` kept in the folder."""
+    """The values of one sample when the session began: `fed` by the user, without files; `tensors` kept in the folder.
+
+    `origins`: where the values came from, for people; `kinds`: the kind of source, missing in older states.
+    """
 
     label: str
     fed: Sequence[Record]
     origins: Mapping[str, str]
     tensors: Sequence[Record]
+    kinds: Mapping[str, OriginKind] = field(default_factory=dict)
 
     @property
     def captured(self) -> Captured:
-        """As a capture gives it; files are below the loop's folder."""
+        """As a capture gives it; files are below the session's folder."""
         tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
-        return Captured(self.label, tensors, fed, dict(self.origins))
+        origins = {
+            name: InputOrigin(self.kinds.get(name, OriginKind.FILE), text) for name, text in self.origins.items()
+        }
+        return Captured(self.label, tensors, fed, origins)
 
 
 @dataclass(frozen=True)
 class RecordedEvidence:
-    """What a recording of the device tells before anything is asked: where to look. It answers for no piece.
+    """What a recording of the device tells before anything runs: where to look. It is no result of any piece.
 
     Attributes:
         name: of the recording.
@@ -80,7 +87,7 @@ class RecordedEvidence:
         wrong: of each recorded tensor, is it wrong in place?
         own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if unknown.
         places: the nodes in doubt at each of these, by their indices.
-        outputs: per sample, the model's outputs, with files in the loop's folder; empty if one was not recorded.
+        outputs: per sample, the model's outputs, with files in the session's folder; empty if one was not recorded.
     """
 
     name: str
@@ -93,12 +100,18 @@ class RecordedEvidence:
 
 @dataclass(frozen=True)
 class LoggedTask:
-    """A task that was handed out. `what`: for people; `trip`: number of the trip to the device that it was for."""
+    """A task that was handed out.
+
+    Attributes:
+        what: for people. round: number of the round in which it was handed out.
+        needed: the search waits for it; otherwise it is only likely to be asked next.
+    """
 
     number: int
     key: str
     what: str
-    trip: int
+    round: int = keyed("trip")
+    needed: bool = True
 
 
 @dataclass(frozen=True)

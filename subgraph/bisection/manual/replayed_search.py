@@ -30,7 +30,8 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
-NOT_RUN = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not asked by hand"))
+NOT_RUN = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not run by hand"))
+RECORDED_WHOLE = "the whole model was not run: its outputs are those of the recording"
 MOST_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
 
 
@@ -49,14 +50,14 @@ class RecordedAnswers:
     Attributes:
         results: by key of the task.
         may_ask: a missing result raises `Pending`; otherwise it is unresolved.
-        repeat: how often each region is run. shaky: by a region's nodes, how its runs contradict each other.
+        repeat: how often each region is run. contradictory: by a region's nodes, how its runs contradict each other.
     """
 
     trials: Trials
     results: Mapping[str, RunResult]
     may_ask: bool = False
     repeat: int = 1
-    shaky: dict[tuple[int, ...], str] = field(default_factory=dict)
+    contradictory: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def __call__(self, region: Region, feeds: Feeds | None) -> RunResult:
         """The recorded result of a region.
@@ -93,7 +94,7 @@ class RecordedAnswers:
         if len(set(said)) == 1:
             return first
         why = f"its runs contradict each other: {', '.join(f'run {k} {word}' for k, word in enumerate(said, 1))}"
-        self.shaky[region.nodes] = why
+        self.contradictory[region.nodes] = why
         return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
 
     def tasks(self, region: Region, feeds: Feeds | None = None) -> list[Task]:
@@ -108,7 +109,7 @@ class RecordedAnswers:
 
     def _key(self, region: Region, feeds: Feeds | None) -> str:
         """Digest of the nodes, the boundary, and the values fed instead of reference values. The latter are those of
-        the loop's first command: another version, or another machine, may give other last bits."""
+        the session's first command: another version, or another machine, may give other last bits."""
         entering = [*region.inputs, *region.shapes]
         fed = [self.trials.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
         freeze = self.trials.freeze and bool(region.shapes)
@@ -130,13 +131,14 @@ class ManualOracle(NodeOracle):
 
     Attributes:
         known: the answers so far. wanted: which runs the search may still need.
-        evidence: what a recording tells. told: the queries that it answers. looked: runs of places that it names.
+        evidence: what a recording tells. answered_by_recording: the queries that it answers.
+        probe_runs: runs of places that it names, with their intermediate tensors as outputs.
     """
 
     recorded: RecordedAnswers
     evidence: RecordedEvidence | None = None
-    told: set[Query] = field(default_factory=set)
-    looked: int = 0
+    answered_by_recording: set[Query] = field(default_factory=set)
+    probe_runs: int = 0
     _hints: tuple[dict[int, Status], dict[int, float]] | None = None
     known: dict[Query, Answer] = field(default_factory=dict)
     wanted: Ahead = lambda seen, known: iter(())
@@ -163,9 +165,10 @@ class ManualOracle(NodeOracle):
     def _recorded(self, query: Query) -> Answer:
         if query not in self.known:
             with self.recorded.asking(query.kind is not QueryKind.PREFIX):
-                told = self._told(query)
-                self.known[query] = told or self._answer(query)
-            self.told |= {query} if told else set()
+                recorded = self._from_recording(query)
+                self.known[query] = recorded or self._answer(query)
+            if recorded:
+                self.answered_by_recording.add(query)
         return self.known[query]
 
     def next_tasks(self, pending: Pending, count: int) -> list[Task]:
@@ -181,8 +184,8 @@ class ManualOracle(NodeOracle):
         """The tasks of a query that were not run."""
         try:
             with self.recorded.asking(query.kind is not QueryKind.PREFIX):
-                if told := self._told(query):
-                    self.known[query] = told
+                if recorded := self._from_recording(query):
+                    self.known[query] = recorded
                 else:
                     self.trials.run(self._region(query))
         except Pending as pending:
@@ -192,15 +195,16 @@ class ManualOracle(NodeOracle):
         return ()
 
     def _answer(self, query: Query) -> Answer:
-        if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.told:
+        if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.answered_by_recording:
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MOST_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
                 raise Pending(self.recorded.tasks(self.trials.whole()))
         return super()._answer(query)
 
-    def _told(self, query: Query) -> Answer | None:
-        """What a recording tells of inner tensors, as the answer to a profile; None if it tells nothing of these items.
+    def _from_recording(self, query: Query) -> Answer | None:
+        """What a recording tells of intermediate tensors, as the answer to a profile; None if it has none of these
+        items.
 
         It only says where to look. What lies behind a culprit is wrong in a recording, too: when culprits are known,
         only those items count that were seen to add an error.
@@ -223,7 +227,7 @@ class ManualOracle(NodeOracle):
     def _hints_of(self, evidence: RecordedEvidence) -> tuple[dict[int, Status], dict[int, float]]:
         """Per item, is it wrong in place? Which add an error, and how large a one?
 
-        Where the recording leaves several nodes in doubt, these are run with their inner tensors as outputs, on
+        Where the recording leaves several nodes in doubt, these are run with their intermediate tensors as outputs, on
         reference values. A device that refuses this once is not asked again.
 
         Raises:
@@ -264,7 +268,7 @@ class ManualOracle(NodeOracle):
         answer = self._answer(Query(QueryKind.PROFILE, items))
         if answer.verdict is None:  # it cannot be cut: the search looks piece by piece
             return {}
-        self.looked += 1
+        self.probe_runs += 1
         if not answer.verdict.outputs:
             return None
         if answer.local is not None:
@@ -295,7 +299,7 @@ class ManualBisection(Bisection):
     def _new_oracle(self, trials: Trials) -> ManualOracle:
         oracle = self.by_hand = ManualOracle(trials, items_of(trials), recorded=self._recorded, evidence=self._evidence)
         if self._evidence and self._tell_whole(self._evidence.outputs):
-            oracle.told.add(Query(QueryKind.WHOLE))
+            oracle.answered_by_recording.add(Query(QueryKind.WHOLE))
         return oracle
 
     def _tell_whole(self, outputs: Sequence[Sequence[Record]]) -> bool:
@@ -315,25 +319,27 @@ class ManualBisection(Bisection):
     def _summed(self, findings: Findings) -> Findings:
         """Counts each run once, and leaves out the steps that repeat one."""
         self.steps[:] = self.new_steps
-        self.options = replace(self.options, notes=(*self.options.notes, *self.contradictions))
+        told = self.by_hand.answered_by_recording
+        notes = [RECORDED_WHOLE] if Query(QueryKind.WHOLE) in told else []
+        self.options = replace(self.options, notes=(*self.options.notes, *notes, *self.contradictions))
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
-        told, looked = self.by_hand.told, self.by_hand.looked
         asked = [step for step in once.values() if step.query.once not in told]
         runs = [step for step in asked if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:
             nodes[step.purpose] += len(step.items) or self.suspects
-        counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: looked})
+        counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: self.by_hand.probe_runs})
         return replace(findings, counts=Counts(counts, nodes))
 
     @property
     def contradictions(self) -> list[str]:
         """Regions whose runs contradict each other, in words: no answer rests on them."""
         label, whole = self._recorded.trials.graph.label, self._recorded.trials.whole().nodes
-        names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in self._recorded.shaky}
+        found = self._recorded.contradictory
+        names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in found}
         return [
-            f"{'the whole model' if nodes == whole else names[nodes]}: {why}; the device wavers, so nothing rests on it"
-            for nodes, why in self._recorded.shaky.items()
+            f"{'the whole model' if nodes == whole else names[nodes]}: {why}; no conclusion rests on these runs"
+            for nodes, why in found.items()
         ]
 
     @property

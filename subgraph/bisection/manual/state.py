@@ -1,9 +1,8 @@
 """The state of a manual bisection on disk: its tasks, and a log of the answers.
 
 manual-NAME/
-    state.json   the request and the log: the only source. Replaced atomically, after every file that it refers to;
-                 state-before.json is the previous one
-    inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the loop began
+    state.json   the request and the log: the only source. Replaced atomically, after every file that it refers to
+    inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the session began
     recorded/    the model's outputs in the recording with which it began
     answers/3/   the outputs taken for task 3, with checksums, in the model's type and layout
     todo/3/      what is to be run: see `manual.tasks`
@@ -19,7 +18,6 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -50,25 +48,25 @@ from subgraph.verdict import Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 SCHEMA: Final = "subcut.manual-state/1"
-STATE, STATE_BEFORE, ANSWERS, TODO = "state.json", "state-before.json", "answers", "todo"
+STATE, ANSWERS, TODO = "state.json", "answers", "todo"
 FOLDERS = ("inputs", "drawn", "recorded", ANSWERS, TODO)
 WORDS = {
-    "good": Verdict(Status.AGREE, None, "said to be good, by hand"),
-    "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
-    "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped: it cannot be run, said by hand"),
+    "good": Verdict(Status.AGREE, None, "marked good by hand"),
+    "bad": Verdict(Status.FAIL, Signature.MISMATCH, "marked bad by hand"),
+    "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped by hand: it cannot be run"),
 }
 TAKEN = "taken"  # the word of an answer with outputs
 
 
 @dataclass(kw_only=True)
 class SavedState:
-    """A loop as it lies on disk.
+    """A session as it lies on disk.
 
     Attributes:
-        samples: values fed when the loop began.
+        samples: values fed when the session began.
         tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
         shown: steps of the search that were shown. settled: the search was run over the whole log.
-        recorded: what a recording told when the loop began.
+        recorded: what a recording told when the session began.
     """
 
     schema: Literal["subcut.manual-state/1"] = SCHEMA
@@ -85,24 +83,24 @@ class SavedState:
 
 @dataclass(kw_only=True)
 class ManualState(SavedState):
-    """A loop and its folder."""
+    """A session and its folder."""
 
     folder: Path
 
     # ------------------------------------------------------------------------------------------------ on disk
 
     @classmethod
-    def read(cls, folder: Path, file: str) -> ManualState:
+    def read(cls, folder: Path) -> ManualState:
         """
         Raises:
             UsageError: the state is damaged.
         """
         hint = "put back a copy of it; or subcut manual reset, and start anew"
-        state = cls(folder=folder, **vars(read_document(folder / file, SavedState, hint)))
+        state = cls(folder=folder, **vars(read_document(folder / STATE, SavedState, hint)))
         try:
             state._check()
         except (ValueError, KeyError) as e:
-            what = f"{clean(str(folder / file))} is damaged: {type(e).__name__} {clean(str(e))}"
+            what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
             raise UsageError(what, hint) from e
         return state
 
@@ -116,7 +114,7 @@ class ManualState(SavedState):
             raise ValueError("batch or repeat is out of bounds")
         kept = [*(sample.tensors for sample in self.samples), *outputs]
         if outside := [f for records in kept for r in records for f in r.files if not OWN_FILE.fullmatch(f)]:
-            raise ValueError(f"{outside[0]} is no file of a loop")
+            raise ValueError(f"{outside[0]} is not a file of a manual session")
         _ = [self.task(n) for n in (*self.open, *(a.number for a in self.log))], self.task_format
         _ = [WORDS[a.word] for a in self.log if a.word != TAKEN]
 
@@ -133,9 +131,6 @@ class ManualState(SavedState):
                 json.dump(document, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(OSError):  # the first state, or a file system without links
-                (self.folder / STATE_BEFORE).unlink(missing_ok=True)
-                (self.folder / STATE_BEFORE).hardlink_to(self.folder / STATE)
             aside.replace(self.folder / STATE)
             _sync(self.folder, STATE)
         except OSError as e:
@@ -148,7 +143,7 @@ class ManualState(SavedState):
 
     @property
     def origin(self) -> str:
-        """The file that names what the loop runs."""
+        """The file that names what the session runs."""
         return str((self.folder / STATE).resolve())
 
     @property
@@ -167,9 +162,9 @@ class ManualState(SavedState):
         return TaskFormat.parse(self.request.export)
 
     @property
-    def trips(self) -> int:
-        """Number of trips to the device."""
-        return len({self.task(a.number).trip for a in self.log})
+    def rounds(self) -> int:
+        """Number of rounds: tasks that were run on the device together."""
+        return len({self.task(a.number).round for a in self.log})
 
     def task(self, number: int) -> LoggedTask:
         """
@@ -178,10 +173,8 @@ class ManualState(SavedState):
         """
         task = next((t for t in self.tasks if t.number == number), None)
         if task is None:
-            open_ = f"open {'is' if len(self.open) == 1 else 'are'} {', '.join(map(str, self.open))}: " * bool(
-                self.open
-            )
-            raise UsageError(f"there is no {number}", f"{open_}subcut manual next")
+            known = f"open: {', '.join(map(str, self.open))}; " if self.open else ""
+            raise UsageError(f"no task {number}", f"{known}subcut manual next lists the open tasks")
         return task
 
     # ------------------------------------------------------------------------------------------------ answers
@@ -193,7 +186,7 @@ class ManualState(SavedState):
             UsageError: nothing is open, or several are; a task was answered before.
         """
         if not numbers and len(self._open_tasks()) > 1:
-            raise UsageError(f"which one? {', '.join(map(str, self.open))} are open", "give its number")
+            raise UsageError(f"several tasks are open: {', '.join(map(str, self.open))}", "name one")
         numbers = list(dict.fromkeys(numbers)) or self.open[:1]
         for number in numbers:
             self._require_unanswered(number)
@@ -201,14 +194,14 @@ class ManualState(SavedState):
 
     def _open_tasks(self) -> list[int]:
         if not self.open:
-            raise UsageError("nothing is asked", "subcut manual next shows where the search stands")
+            raise UsageError("no task is open", "subcut manual next shows where the search stands")
         return list(self.open)
 
     def _require_unanswered(self, number: int) -> None:
         self.task(number)
         for answer in self.log:
             if answer.number == number:
-                what = f"{number} was answered: {answer.word}, {answer.when}"
+                what = f"task {number} was answered: {answer.word}, {answer.when}"
                 raise UsageError(what, "subcut manual undo takes it back")
 
     def _log(self, numbers: Sequence[int], word: str) -> None:
@@ -291,8 +284,8 @@ class ManualState(SavedState):
             place = (self.folder / ANSWERS / str(answer.number)).resolve()
             try:
                 recorded[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
-            except (store_entry.Damaged, OSError, ValueError, KeyError) as e:
-                log.warning("the outputs taken for %d are damaged (%s): it is asked again", answer.number, e)
+            except (store_entry.Damaged, OSError, ValueError, InputError) as e:
+                log.warning("the outputs of task %d are damaged (%s): it is open again", answer.number, e)
                 self.log.remove(answer)
                 self.settled = False
         return recorded
@@ -306,6 +299,6 @@ class ManualState(SavedState):
 
 
 def _sync(folder: Path, files: str = "*") -> None:
-    """fsync the files of a folder, before the state refers to them: a power cut must not lose a trip."""
+    """fsync the files of a folder, before the state refers to them: a power cut must not lose outputs."""
     for path in (*folder.glob(files), folder):
         flush(path)

@@ -143,7 +143,7 @@ def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format:
 
 
 def _values(trials: Trials, task: Task) -> ReferenceValues:
-    """The session's values; if the task is fed otherwise, with these values and what the reference makes of them."""
+    """The session's values; of a task that is fed different values, these and what the reference makes of them."""
     if task.feeds is None:
         return trials.values
     outputs = trials.run_on_reference(task.region, task.feeds)

@@ -30,7 +30,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from subgraph import plugins
-from subgraph.blame.rewrites._region_model import FLOATS, Form, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import FLOATS, Form, RegionModel, Substitution, argument, each, of
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess

@@ -13,7 +13,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
-from subgraph.graph.walk import all_nodes, bodies
+from subgraph.graph.walk import all_nodes, attribute, bodies
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -124,12 +124,6 @@ def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:
     if constant is None:
         return protobuf.protos().TypeProto()
     return helper.make_tensor_type_proto(constant.data_type, list(constant.dims))
-
-
-def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute; text as str."""
-    value = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
-    return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
 
 
 def argument(node: protobuf.NodeProto, position: int) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 
 BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
 SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 
 MOST = 2048  # points
 

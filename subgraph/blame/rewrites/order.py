@@ -11,12 +11,12 @@ from subgraph.blame.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    attribute,
     each,
     of,
     reduced_axes,
 )
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 
 COMMUTATIVE = ("Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal")
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")

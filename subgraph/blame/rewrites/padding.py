@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 WINDOWS = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, attribute, each, of
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 
 MOST = 2048  # elements of the axis: every one is compared with every other
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 
 ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
 PER_DIRECTION = (1, 2, 3, 5, 6, 7)  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P

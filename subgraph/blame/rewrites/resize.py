@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, each, of
 from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
 MOST = 1 << 22  # elements of a matrix of weights

@@ -11,13 +11,13 @@ from subgraph.blame.rewrites._region_model import (
     RegionModel,
     Substitution,
     argument,
-    attribute,
     each,
     of,
     tidied,
 )
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, schema
+from subgraph.graph.walk import attribute
 
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "And", "Or", "Equal", "Greater", "Less")
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)

@@ -33,7 +33,8 @@ MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
-BESIDE_NOISE = ", allowed {} (rounding alone: {noise:.2g})"
+WHOLE = "the tensor"
+BESIDE_NOISE = "; limit {} (rounding alone: {noise})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Floats:
     k_option: float | None = None
     floor_option: float | None = None
     part: Array | None = None
-    subject: str = "the tensor"
+    subject: str = WHOLE
 
     # ------------------------------------------------------------------------------------------------ constants
 
@@ -155,9 +156,9 @@ class Floats:
         return self.slices.telling(np.where(self.errors > 0, self.errors / limits, 0.0))
 
     def sentence(self, place: int, relation: str, limit: float = 0.0, noise: float = 0.0) -> str:
-        """`index 5 of axis 1 is off by 0.28 of its scale 0.98, allowed 0.002`: all numbers are relative to the scale.
+        """`max error 0.27 in index 5 of axis 1: 28 % of the largest value (0.98); limit 0.2 %`.
 
-        In the relation, `{}` is the limit and `{noise:.2g}` the noise.
+        In the relation, `{}` is the limit and `{noise}` the noise, both as shares of the largest value.
         """
         return beside_limit(
             self.slices.name(place, self.subject), float(self.errors[place]), float(self.scales[place]), relation,
@@ -170,7 +171,7 @@ class Floats:
         """The ruling of elements of which at least one is finite and differs."""
         error, scale = _largest(self.difference), self.pair.scale if self.part is None else float(self.scales[0])
         if error <= MIN_REL_TOL * scale:  # no slice is held to less: the slices need not be measured
-            return agree(beside_limit(self.subject, error, scale, ", allowed {}", MIN_REL_TOL * scale))
+            return agree(beside_limit(self.subject, error, scale, "; limit {}", MIN_REL_TOL * scale))
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -273,7 +274,7 @@ class Floats:
             found = self.explained(np.full(self.scales.shape, size / self.k))
             if found.status is not Status.AGREE:
                 return found
-        why = self.sentence(0, ", allowed {}: rounding moves it so far where sums are equal", size)
+        why = self.sentence(0, "; limit {}: rounding moves it so far where sums are equal", size)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
@@ -289,12 +290,12 @@ class Floats:
             relation = "; rounding explains that, but values off by more than {} are useless"
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, self.usable_limits[place])
         if not self.must_be_of_use and scale and error > MAX_USEFUL_NOISE * scale:
-            relation = "; rounding alone moves it by {noise:.2g}, which would hide any bug"
+            relation = "; rounding alone moves it by {noise}, which would hide any bug"
             return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
         label = "precision" if self.claim != self.model_precision and error > FLOOR * scale else "agrees"
-        relation = BESIDE_NOISE if drawn else ", allowed {}"
+        relation = BESIDE_NOISE if drawn else "; limit {}"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
 
     def flips(self) -> Flips | None:
@@ -330,7 +331,11 @@ class Floats:
         place = self.worst(limits)
         own = 0.0 if rounded is None else _largest(rounded)
         if self.context.is_model_output and own > self.usable_limits[0]:
-            far = "far" if own >= Precision.FP16.largest else f"by {own / self.scales[0]:.2g} of its scale"
+            far = (
+                "far"
+                if own >= Precision.FP16.largest
+                else f"by {_number(100 * own / self.scales[0], 2)} % of its largest value"
+            )
             relation = f"; {self.context.claim} itself moves the tensor {far}"
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
@@ -356,7 +361,7 @@ class Floats:
         limits = self.explained_limits(self.last_rounding)
         place = self.worst(limits)
         if self.context.claim is FP32:
-            why = ", allowed {}: rounding noise could not be measured"
+            why = "; limit {}: rounding noise could not be measured"
             return fail(self.sentence(place, why, limits[place]))
         if self.errors[0] > MIN_CLEAR_ERROR * self.scales[0]:
             return fail(self.sentence(0, ", more than its largest value"))
@@ -375,20 +380,31 @@ def shape_varies() -> Ruling:
 
 
 def beside_limit(name: str, error: float, scale: float, relation: str, limit: float, noise: float = 0.0) -> str:
-    """An error beside what is allowed, both divided by the scale, if that is not 0. `relation`: as in `sentence`."""
-    unit = scale or 1.0
-    seen, allowed = _apart(error / unit, limit / unit)
-    place = f"of its scale {scale:.3g}" if scale else "where 0 is expected"
-    return f"{name} is off by {seen} {place}{relation.format(allowed, noise=noise / unit)}"
+    """An error and its limit, as shares of the scale, which is the largest value; plain numbers where that is 0.
+
+    `relation`: as in `sentence`.
+    """
+    most = f"max error {_number(error, 2)}{'' if name == WHOLE else f' in {name}'}"
+    if not scale:
+        seen, allowed = _apart(error, limit)
+        return f"max error {seen} where 0 is expected{relation.format(allowed, noise=_number(noise, 2))}"
+    seen, allowed = _apart(100 * error / scale, 100 * limit / scale)
+    relation = relation.format(f"{allowed} %", noise=f"{_number(100 * noise / scale, 2)} %")
+    return f"{most}: {seen} % of the largest value ({_number(scale, 3)}){relation}"
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:
     """Both with as many digits, at least two, as show which is larger."""
     for digits in range(2, 18):
-        texts = f"{error:.{digits}g}", f"{limit:.{digits}g}"
+        texts = _number(error, digits), _number(limit, digits)
         if texts[0] != texts[1]:
             break
     return texts
+
+
+def _number(value: float, digits: int) -> str:
+    """So many significant digits; whole numbers below a million in full: `120`, not `1.2e+02`."""
+    return f"{value:.0f}" if 10**digits <= value < 1e6 else f"{value:.{digits}g}"
 
 
 def _largest(values: Array) -> float:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
 from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, Graph
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.region import Region
-from subgraph.graph.walk import all_nodes, called
+from subgraph.graph.walk import all_nodes, attribute, called
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
@@ -127,7 +126,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     node = graph.nodes[i]
     if list(node.output).index(output) != CHOICES[node.op_type][0]:
         return None
-    return str(node.input[0]), _attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
+    return str(node.input[0]), attribute(node, "axis", -1 if node.op_type == "TopK" else 0)
 
 
 # ---------------------------------------------------------------------------------------- which nodes, which tensors
@@ -201,7 +200,7 @@ def _float_types(graph: Graph, region: Region, order: Iterable[int]) -> Iterator
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
             numbers += [a.t.data_type for a in graph.nodes[i].attribute if a.name == "value"]
         elif graph.ops[i] == "Cast":
-            numbers.append(_attribute(graph.nodes[i], "to", 0))
+            numbers.append(attribute(graph.nodes[i], "to", 0))
     return (dtypes.TYPES[n][0] for n in numbers if n in dtypes.TYPES)
 
 
@@ -214,9 +213,9 @@ def rounds(node: protobuf.NodeProto) -> bool:
     if node.domain not in STANDARD:
         return True
     if op in ("Resize", "Upsample"):
-        return bool(_attribute(node, "mode", b"nearest") != b"nearest")
+        return bool(attribute(node, "mode", "nearest") != "nearest")
     if op.startswith("Scatter"):
-        return _attribute(node, "reduction", b"none") not in (b"none", b"max", b"min")
+        return attribute(node, "reduction", "none") not in ("none", "max", "min")
     if op == "Cast":  # to a narrower type: runtimes keep float32 between float16 nodes
         return _cast_type(node) in ("float16", "bfloat16")
     return op not in EXACT and op not in BODY_OPS
@@ -238,7 +237,7 @@ def parameter_positions(node: protobuf.NodeProto) -> range:
 def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it sums over."""
     if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
-        return 0 if _attribute(node, "transB", 0) else -1
+        return 0 if attribute(node, "transB", 0) else -1
     return 1 if node.op_type == "ConvTranspose" else 0
 
 
@@ -275,13 +274,8 @@ def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
 
 def _cast_type(node: protobuf.NodeProto) -> str:
     """The element type that a Cast casts to."""
-    return dtypes.name_of(_attribute(node, "to", 0))
+    return dtypes.name_of(attribute(node, "to", 0))
 
 
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:
     return node.op_type == "Cast" and "float" not in _cast_type(node)
-
-
-def _attribute(node: protobuf.NodeProto, name: str, default: Any) -> Any:
-    """An attribute's text (if the default is bytes) or integer."""
-    return next((a.s if isinstance(default, bytes) else a.i for a in node.attribute if a.name == name), default)

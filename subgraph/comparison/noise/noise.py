@@ -23,7 +23,7 @@ from subgraph.comparison.criteria import Noise, Ranking
 from subgraph.comparison.noise.analysis import find_ranked_tensor
 from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunDocument, NoiseSampler, load_array
 from subgraph.comparison.pair import differences
-from subgraph.documents import to_json
+from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
@@ -147,8 +147,9 @@ class RegionNoise:
             except (InputError, ModelError) as e:
                 self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
                 raise self._failures[label] from e
-            records = [Record.from_json(r).within(str(folder.resolve())) for r in document["tensors"]]
-            self._runs[label] = _StoredRun({r.name: r for r in records}, document["ties"])
+            found = from_json(NoiseRunDocument, document)
+            records = [r.within(str(folder.resolve())) for r in found.tensors]
+            self._runs[label] = _StoredRun({r.name: r for r in records}, found.ties)
         return self._runs[label]
 
     def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:

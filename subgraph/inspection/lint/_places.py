@@ -17,10 +17,10 @@ import numpy as np
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.graph.opsets import STANDARD, canonical_domain, imported
+from subgraph.graph.opsets import STANDARD, canonical_domain, imported, schema
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import tensor_type
-from subgraph.graph.walk import bodies, captured_names, named_bodies
+from subgraph.graph.walk import attribute, bodies, captured_names, named_bodies
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ Shape = list[Any]  # a dimension is a size, a symbol's name, or None
 Types = Mapping[str, protobuf.TypeProto]
 
 MAX_CONSTANT = 1 << 16  # elements; a larger constant is a weight, whose values no rule about a node asks for
-# AttributeProto.AttributeType → the field that holds the value.
-FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}
 # Attributes of Constant → element type of the value.
 VALUES = {"value_float": "float32", "value_int": "int64", "value_floats": "float32", "value_ints": "int64"}
 UNREADABLE = (ModelError, OSError, ValueError, TypeError, KeyError)  # raised by damaged tensors; see rule `invalid`
@@ -158,16 +156,12 @@ class LintNode:
         return self.proto.op_type in ops and self.proto.domain in STANDARD
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Value of an attribute: number, text, list or TensorProto; None if a function takes it from its caller."""
-        for a in self.proto.attribute:
-            if a.name == name:
-                if a.ref_attr_name:
-                    return None
-                value = getattr(a, FIELDS.get(a.type, "i"))
-                if isinstance(value, bytes):
-                    return value.decode(errors="replace")
-                return list(value) if a.type in (6, 7, 8) else value
-        return default
+        """As `walk.attribute`; None as well if it has another type than the operator takes."""
+        known = schema(self.op, self.version or 0, self.domain)
+        formal = known.attributes.get(name) if known else None
+        if formal and any(a.name == name and a.type != formal.type.value for a in self.proto.attribute):
+            return None
+        return attribute(self.proto, name, default)
 
     def input(self, k: int) -> str:
         """Name of the k-th input, counted from 0; empty if there is none."""

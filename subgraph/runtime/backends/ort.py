@@ -1,4 +1,7 @@
-"""onnxruntime. On the CPU, with optimisations off and a fixed thread count, it is the reference."""
+"""onnxruntime. On the CPU, with optimisations off and a fixed thread count, it is the reference.
+
+Every search starts processes with this module: what only `passes` needs is imported there.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,13 @@ import ctypes
 import math
 import mmap
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
-from subgraph.graph import protobuf
 from subgraph.storage import dtypes
-from subgraph.storage.digest import digest
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
 from subgraph.text import nearest
 
@@ -137,6 +137,8 @@ def _turned_off(options: Mapping[str, Any]) -> list[str]:
 
 def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
     """A hash of the graph that is run in the place of a model; of the reason where there is none."""
+    import tempfile
+
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -154,6 +156,9 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
 def _summary(model: Path) -> str:
     """A hash of the nodes and of what each reads, without the order of nodes and the names of inner tensors: for the
     same model onnxruntime chooses others each time."""
+    from subgraph.graph import protobuf
+    from subgraph.storage.digest import digest
+
     graph = protobuf.read(model).model.graph
     known = {value.name: value.name for value in graph.input}
     known |= {w.name: f"weight {w.data_type} {list(w.dims)}" for w in graph.initializer}

@@ -24,7 +24,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types, build_model
 from subgraph.graph.graph import CONSTANT, Graph
 from subgraph.graph.model_file import external_files
-from subgraph.runtime.inputs import Sample
+from subgraph.runtime.inputs import InputOrigin, Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.plan import Cost, next_end, peak
 from subgraph.storage import dtypes, folders
@@ -72,7 +72,7 @@ class RunState:
     position: int
     records: Mapping[str, Record]
     fed: tuple[Record, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, InputOrigin] = field(default_factory=dict)
     seconds: float = 0.0
 
 

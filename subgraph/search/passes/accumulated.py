@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, QueryKind
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature
 
@@ -37,7 +37,7 @@ def accumulated(
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
-    state.more = count + GROWTH_POINTS
+    state.estimated_runs = count + GROWTH_POINTS
     shares = yield from _shares(state, pieces, graded)
     if shares is None:
         return None
@@ -59,11 +59,12 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     """The findings of a search that could not make the rest agree; or a single one, if none of them accounts for much:
     the error is made in many places, and these are the ones that were seen to fail."""
     culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
-    shares = [f.explains for f in culprits if f.explains is not None]
+    shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
     if not shares or len(shares) < len(culprits) or max(map(abs, shares)) >= CULPRIT_SHARE:
         return list(findings)
-    contributors = [(f.items, f.explains or 0.0) for f in culprits]
-    contributors += [(p, a.explains) for p, a in state.irrelevant.items() if a.explains and a.explains > 0]
+    contributors = [(f.items, f.share_of_model or 0.0) for f in culprits]
+    minor = ((items, answer.share_of_model or 0.0) for items, answer in state.irrelevant.items())
+    contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
     failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
     why = f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is made in many places"
@@ -89,10 +90,10 @@ def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search
     shares: list[float] = []
     for piece in pieces:
         (a,) = yield from state.ask(Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)])
-        fails = state.meaning(piece, a) is Meaning.FAIL
-        if fails and (not graded or a.share is None or a.share >= CULPRIT_SHARE):
+        fails = state.outcome(piece, a) is RegionOutcome.FAIL
+        if fails and (not graded or a.share_of_target is None or a.share_of_target >= CULPRIT_SHARE):
             return None
-        shares.append(a.share or 0.0)
+        shares.append(a.share_of_target or 0.0)
     return shares
 
 

@@ -13,9 +13,8 @@ from subgraph.search import flaky
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.passes import baseline
-from subgraph.search.passes.context import runs_in_context
 from subgraph.search.passes.shrink import Smallest
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchRestart, SearchState
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
@@ -33,28 +32,26 @@ MOST_EXCHANGED = 3  # items of a region each of which is exchanged for a strange
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
-def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
-    """The finding for a smallest region; None if it fails only without its neighbours.
+def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
+    """The finding for a smallest region.
 
     Raises:
         SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does not give.
     """
-    state.more = 2
-    if (yield from runs_in_context(state, smallest.items)):
-        return None
+    state.estimated_runs = 2
     if state.flaky:
         return (yield from _flaky_finding(state, smallest))
     own, others = next((own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most)
     own, others = STEADY_RUNS if state.settings.steady else (own, others)
     statuses = yield from state.repeat([smallest.items], own)
-    if Meaning.AGREE in statuses:
+    if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
     supersets = state.agreeing_supersets(smallest.items)[:MOST_SUPERSETS]
     for regions, times in ((_neighbours(state, smallest), others), (supersets, 1)):
-        if Meaning.FAIL in (yield from state.repeat(regions, times)):
+        if RegionOutcome.FAIL in (yield from state.repeat(regions, times)):
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
-    if Meaning.FAIL not in statuses:
+    if RegionOutcome.FAIL not in statuses:
         return replace(finding, certified=False, why="perhaps not the smallest: no fresh process ran it")
     return (yield from _needs_all(state, smallest, finding))
 
@@ -68,7 +65,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
     for item in smallest.items:
         rest = tuple(k for k in smallest.items if k != item)
         stranger = _stranger(state, smallest.items)
-        if stranger is None or (yield from _fails_with(state, rest, stranger)) is not Meaning.FAIL:
+        if stranger is None or (yield from _fails_with(state, rest, stranger)) is not RegionOutcome.FAIL:
             needed.append(item)
     if len(needed) == len(smallest.items):
         return finding
@@ -90,11 +87,14 @@ def _stranger(state: SearchState, region: Items) -> int | None:
     return max(others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None)
 
 
-def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Meaning]:
+def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[RegionOutcome]:
     """How the rest fares with a stranger; not failing if the stranger fails by itself."""
     status = yield from state.region(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
-    if status is Meaning.FAIL and (yield from state.region(Purpose.CONFIRM, (stranger,))) is not Meaning.AGREE:
-        return Meaning.UNRESOLVED
+    if (
+        status is RegionOutcome.FAIL
+        and (yield from state.region(Purpose.CONFIRM, (stranger,))) is not RegionOutcome.AGREE
+    ):
+        return RegionOutcome.UNRESOLVED
     return status
 
 
@@ -112,9 +112,9 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
     Raises:
         SearchRestart: one of them is.
     """
-    if Meaning.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
+    if RegionOutcome.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
         yield from _restart_as_flaky(state)
-    if (yield from state.region(Purpose.CONFIRM, region)) is not Meaning.FAIL:
+    if (yield from state.region(Purpose.CONFIRM, region)) is not RegionOutcome.FAIL:
         return
     state.first += _VOID
     state.agreed.clear()
@@ -147,13 +147,13 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     Raises:
         SearchRestart: a region with one item less, that counted as passing, failed after all.
     """
-    if Meaning.FAIL in (yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)):
+    if RegionOutcome.FAIL in (yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)):
         state.repeats *= 2
         raise SearchRestart(
             f"a region failed that had passed {state.repeats // 2} times: passes are repeated more often"
         )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
-        failed = (yield from state.repeat([smallest.items], runs)).count(Meaning.FAIL)
+        failed = (yield from state.repeat([smallest.items], runs)).count(RegionOutcome.FAIL)
         reproduces = flaky.reproduces(failed, runs, state.whole.failed, state.whole.runs)
         if reproduces:
             break
@@ -172,10 +172,10 @@ def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tu
         smallest.items,
         answer.signature or state.signature,  # alone the region may fail in another way
         smallest.certified,
-        None if state.no_output else answer.explains,
+        None if state.no_output else answer.share_of_model,
         runs,
-        neighbour=next(reversed(smallest.neighbours(Meaning.AGREE)), None),
-        doubtful=smallest.dropped(Meaning.UNRESOLVED),
-        minor=smallest.dropped(Meaning.MINOR),
+        neighbour=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
+        doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),
+        minor=smallest.dropped(RegionOutcome.MINOR),
         why=only_whole if smallest.whole else state.proven.get(smallest.items, ""),
     )

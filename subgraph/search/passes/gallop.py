@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.predicate import Meaning
+from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchState
 
 LONGEST = 32  # fault looked for where no length is known to fail
@@ -41,9 +41,9 @@ def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, f
     passed, failed = 0, longest if fails else None
     while lengths and (failed is None or lengths[0] < failed):
         length = lengths.pop(0)
-        fails = (yield from state.region(Purpose.GALLOP, piece(length))) is Meaning.FAIL
+        fails = (yield from state.region(Purpose.GALLOP, piece(length))) is RegionOutcome.FAIL
         passed, failed = (passed, length) if fails else (length, failed)
-        state.left, state.more = (failed or longest) - passed, len(lengths) + 2
+        state.estimated_runs = len(lengths) + 2
         if fails:
             break
     if failed is None:
@@ -57,6 +57,6 @@ def _between(state: SearchState, piece: Callable[[int], Items], passed: int, fai
         length = passed + (failed - passed) // 2
         status = yield from state.region(Purpose.GALLOP, piece(length))
         # an unresolved one is no pass: shrinking tries the items of this length again
-        passed, failed = (passed, length) if status is Meaning.FAIL else (length, failed)
-        state.left, state.more = failed - passed, (failed - passed).bit_length()
+        passed, failed = (passed, length) if status is RegionOutcome.FAIL else (length, failed)
+        state.estimated_runs = (failed - passed).bit_length()
     return failed

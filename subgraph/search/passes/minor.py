@@ -1,7 +1,7 @@
 """A piece fails, and explains little: is it a culprit nevertheless?
 
-Insights: errors of several culprits may cancel each other, so that none explains the whole; then what disappears of the
-error without a piece is what the piece gives alone. And a candidate may behave otherwise alone than inside the model.
+Insight: errors of several culprits may cancel each other, so that none explains the whole; then what disappears of the
+error without a piece is what the piece gives alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.passes.shrink import Smallest, shrink
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import Signature
 
 CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
 ALIKE_INSIDE = "explains little of the whole error, and is as wrong inside the model as it is alone"
-CONTRADICTS = "the candidate contradicts itself: this fails otherwise alone than inside; without it all else agrees"
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 
@@ -27,17 +26,9 @@ def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
         state.any_failure = False
 
 
-def is_culprit(state: SearchState, base: Items, piece: Items, others: Items = ()) -> Search[bool]:
-    """Is a piece that explains little a culprit nevertheless, of the places `base` that are the candidate's? `others`:
-    what fails together with it in the way that is looked for."""
-    if (yield from accounts(state, base, piece)):
-        return True
-    return (yield from _heals_alone(state, base, piece, others))
-
-
-def accounts(state: SearchState, base: Items, piece: Items) -> Search[bool]:
-    """Is a piece that explains little a culprit nevertheless? Yes if what disappears of the error without it is what it
-    gives alone: errors of several culprits may cancel each other."""
+def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
+    """Is a piece that explains little a culprit nevertheless, of the items `base` that are the candidate's? Yes if what
+    disappears of the error without it is what it gives alone: errors of several culprits may cancel each other."""
     if state.no_output or state.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
@@ -46,20 +37,7 @@ def accounts(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     return answer.culprit is True
 
 
-def _heals_alone(state: SearchState, base: Items, piece: Items, others: Items) -> Search[bool]:
-    """Does all else agree without a piece that fails by itself, but not without `others` alone, with which it fails in
-    the way that is looked for?"""
-    if state.no_output or state.signature is Signature.PRECISION:
-        return False
-    for left_out, expected in ((piece, Status.AGREE), (others, Status.FAIL)):
-        rest = tuple(k for k in base if k not in left_out)
-        if left_out and (yield from state.tail(Purpose.TAIL, rest)).status is not expected:
-            return False
-    state.proven[piece] = CONTRADICTS
-    return True
-
-
-def alike_inside(state: SearchState, place: int, local: float | None) -> bool:
+def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
     """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it explains."""
-    alone = state.answer_to((place,)).error
+    alone = state.answer_to((item,)).error
     return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)

@@ -1,4 +1,4 @@
-"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading inner tensors changes fusion.
+"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading tensors there changes fusion.
 
 Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those without a wrong item
 above them. In real bugs a first wrong item is the culprit, or the last item of the smallest failing region.
@@ -18,28 +18,28 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
-MOST_LOCAL = 16  # items that are wrong by what they read; more of them mean low precision
+MOST_LOCAL = 16  # items that are wrong given what they read; more of them mean low precision
 MOST_HINTS = 3  # that may mislead before the profile is dropped
 
 
-class Seen(StrEnum):
-    """How the run with inner outputs ended."""
+class ProfileOutcome(StrEnum):
+    """How the run with intermediate tensors as outputs ended."""
 
     SHOWN = "shown"
-    VANISHED = "vanished"  # the candidate is right when its inner tensors are read
+    VANISHED = "vanished"  # the candidate is right when its intermediate tensors are read
     REFUSED = "refused"  # or it failed in another way: nothing was compared
 
 
 @dataclass(frozen=True)
 class Profile:
     """Attributes:
-    hints: places of first wrong items, in cut order; where `local` is known, of all that are wrong by what they read.
-    local: the relative error of each hint by what it reads, where that is known.
+    hints: the first wrong items; where `local` is known, all that are wrong given what they read.
+    local: the relative error of each hint given what it reads, where that is known.
     everywhere: so many items are wrong that low precision may be the reason.
-    wrong: places of all items that are wrong.
+    wrong: all items that are wrong.
     """
 
-    seen: Seen
+    outcome: ProfileOutcome
     hints: tuple[int, ...] = ()
     everywhere: bool = False
     local: Mapping[int, float] | None = None
@@ -47,8 +47,8 @@ class Profile:
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
-    """One run of these places with every inner tensor as an output."""
-    state.more = 4
+    """One run of these items with every intermediate tensor as an output."""
+    state.estimated_runs = 4
     (answer,) = yield from state.ask(Purpose.PROFILE, [state.in_place(QueryKind.PROFILE, scope)])
     return read(state, scope, answer)
 
@@ -59,25 +59,25 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     Complexity: O(items + edges).
     """
     if not answer.items:
-        return Profile(Seen.VANISHED if answer.status is Status.AGREE else Seen.REFUSED)
-    inside, dark, hints, wrong = set(scope), set[int](), list[int](), list[int]()
+        return Profile(ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED)
+    inside, tainted, hints, wrong = set(scope), set[int](), list[int](), list[int]()
     for k in scope:
-        status = answer.items.get(state.order[k])
-        below = any(p in dark for p in state.parents[k] if p in inside)
+        status = answer.items.get(k)
+        below = any(p in tainted for p in state.parents[k] if p in inside)
         if status is Status.FAIL:
             wrong.append(k)
-            dark.add(k)
+            tainted.add(k)
             if not below:
                 hints.append(k)
         elif status is None and below:
-            dark.add(k)
+            tainted.add(k)
     if not hints:
-        return Profile(Seen.VANISHED)
+        return Profile(ProfileOutcome.VANISHED)
     everywhere = len(wrong) >= EVERYWHERE * len(answer.items)
-    local = {k: answer.local[state.order[k]] for k in scope if answer.local and state.order[k] in answer.local}
+    local = {k: answer.local[k] for k in scope if answer.local and k in answer.local}
     if not local or len(local) > MOST_LOCAL:
-        return Profile(Seen.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
-    return Profile(Seen.SHOWN, tuple(local), everywhere, local, tuple(wrong))
+        return Profile(ProfileOutcome.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
+    return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:

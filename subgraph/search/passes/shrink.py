@@ -1,11 +1,11 @@
 """A failing region -> a 1-minimal one: no single item of it can be dropped. The last pass is the certificate.
 
-Concepts: *part*: a weakly connected piece of the region, or the items above its last one; items of other branches came
-in with the interval. *chunk*: consecutive items, as in delta debugging (Zeller and Hildebrandt 2002), of which only
-complements are run. A dropped item's value comes from the capture, so the remaining items need not be convex.
+Concepts: *component*: a weakly connected piece of the region, or the items above its last one; items of other branches
+came in with the interval. *chunk*: consecutive items, as in delta debugging (Zeller and Hildebrandt 2002), of which
+only complements are run. A dropped item's value comes from the capture, so the remaining items need not be convex.
 
-Insight: an interaction has few items, so parts and chunks drop most of the items between them at once. If chunks are
-1/32 of the region and none can be dropped, the region fails only as a whole, and further queries are wasted.
+Insight: an interaction has few items, so components and chunks drop most of the items between them at once. If chunks
+are 1/32 of the region and none can be dropped, the region fails only as a whole, and further queries are wasted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.order import above, connected, ends
 from subgraph.search.passes import gallop
-from subgraph.search.passes.context import in_context
-from subgraph.search.predicate import PASSES, Meaning
+from subgraph.search.predicate import NOT_HERE, RegionOutcome
 from subgraph.search.state import Search, SearchState
 
 SMALL = 8  # items; up to here single items are tried at once
 FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
 LONG_WHOLE = 64  # items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
+NEAR = 6  # items on both sides of a region, with which one that is refused alone is run
 GRADED = 0.5  # of the region's share, in a neighbour that agrees: the error is there, below its limit
 
 
@@ -39,23 +39,23 @@ class Smallest:
     """
 
     items: Items
-    without: Mapping[int, Meaning] = field(default_factory=dict)
+    without: Mapping[int, RegionOutcome] = field(default_factory=dict)
     graded: bool = False
     even: bool = False
     whole: bool = False
 
-    def dropped(self, meaning: Meaning) -> Items:
+    def dropped(self, outcome: RegionOutcome) -> Items:
         """The items without which the rest means that."""
-        return tuple(k for k in self.items if self.without.get(k) is meaning)
+        return tuple(k for k in self.items if self.without.get(k) is outcome)
 
-    def neighbours(self, meaning: Meaning) -> list[Items]:
+    def neighbours(self, outcome: RegionOutcome) -> list[Items]:
         """The regions with one item less that mean that, in the order in which they were asked."""
-        return [tuple(k for k in self.items if k != item) for item, seen in self.without.items() if seen is meaning]
+        return [tuple(k for k in self.items if k != item) for item, seen in self.without.items() if seen is outcome]
 
     @property
     def certified(self) -> bool:
         """Did it agree without any single item (if it fails as a whole: source or sink)?"""
-        return all(seen is Meaning.AGREE for seen in self.without.values())
+        return all(seen is RegionOutcome.AGREE for seen in self.without.values())
 
 
 def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
@@ -69,7 +69,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
             region = yield from gallop.forth(state, region)
         if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
             return Smallest(region, graded=True)
-    region = yield from _drop_parts(state, region)
+    region = yield from _drop_components(state, region)
     region, whole = yield from _drop_chunks(state, region)
     while True:
         smallest = yield from _drop_single(state, region, whole)
@@ -83,24 +83,26 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
     neighbours = [region[1:], region[:-1]]
     statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
-    return any(status in PASSES and graded(state, region, rest) for status, rest in pairs)
+    return any(status in NOT_HERE and graded(state, region, rest) for status, rest in pairs)
 
 
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
     """Has a neighbour that does not fail most of the region's error?"""
-    share, rest = state.answer_to(region).share, state.answer_to(neighbour).share
+    share, rest = state.answer_to(region).share_of_target, state.answer_to(neighbour).share_of_target
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
 
 
-def _drop_parts(state: SearchState, region: Items) -> Search[Items]:
+def _drop_components(state: SearchState, region: Items) -> Search[Items]:
     smallers: list[Callable[[Items], set[int]]] = [
         lambda r: next(connected(state.parents, r)),
         lambda r: above(state.parents, r, r[-1]),
     ]
     for smaller in smallers:
-        part = tuple(sorted(smaller(region)))
-        while len(part) < len(region) and (yield from state.region(Purpose.SHRINK, part)) is Meaning.FAIL:
-            region, part = part, tuple(sorted(smaller(part)))
+        component = tuple(sorted(smaller(region)))
+        while (
+            len(component) < len(region) and (yield from state.region(Purpose.SHRINK, component)) is RegionOutcome.FAIL
+        ):
+            region, component = component, tuple(sorted(smaller(component)))
     return region
 
 
@@ -108,7 +110,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
     """The remaining region, and whether no chunk of a long one could be dropped."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
-        if (yield from state.region(Purpose.SHRINK, rim)) is Meaning.FAIL:
+        if (yield from state.region(Purpose.SHRINK, rim)) is RegionOutcome.FAIL:
             return rim, False
         return region, False
     size, dropped = len(region) // 2, False
@@ -116,8 +118,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
         at = 0
         while at < len(region):
             rest = region[:at] + region[at + size :]
-            state.left = len(region)
-            if rest and (yield from state.region(Purpose.SHRINK, rest)) is Meaning.FAIL:
+            if rest and (yield from state.region(Purpose.SHRINK, rest)) is RegionOutcome.FAIL:
                 region, dropped = rest, True
             else:
                 at += size
@@ -134,7 +135,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     """
     if len(region) < 2:
         return Smallest(region)
-    without = dict[int, Meaning]()
+    without = dict[int, RegionOutcome]()
     most: list[bool] = []  # is most of the error left?
     whole = whole and len(region) > LONG_WHOLE
     rim = ends(state.parents, region)
@@ -142,14 +143,34 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     drops = inner + tuple(k for k in reversed(region) if k in rim)
     for dropped in drops:
         rest = tuple(k for k in region if k != dropped)
-        state.left, state.more = len(region), len(region)
+        state.estimated_runs = len(region)
         (status,) = yield from state.regions(Purpose.SHRINK, [rest], explain=True)
-        if status is Meaning.UNRESOLVED:
-            status = yield from in_context(state, region, rest)
-        if status is Meaning.FAIL:
+        if status is RegionOutcome.UNRESOLVED:
+            status = yield from _in_context(state, region, rest)
+        if status is RegionOutcome.FAIL:
             return Smallest(rest)
         without[dropped] = status
-        if status is not Meaning.UNRESOLVED:
+        if status is not RegionOutcome.UNRESOLVED:
             most.append(graded(state, region, rest))
-    even = all(most) and all(seen is Meaning.AGREE for seen in without.values())
+    even = all(most) and all(seen is RegionOutcome.AGREE for seen in without.values())
     return Smallest(region, without, any(most), even, whole)
+
+
+def _in_context(state: SearchState, region: Items, rest: Items) -> Search[RegionOutcome]:
+    """A neighbour `rest` of a failing region cannot be run (a lone Shape, say): AGREE if it agrees together with items
+    outside of the region, since then each part of them would have agreed, unless masked; else UNRESOLVED."""
+    others = [k for k in _around(state, rest) if k not in region]
+    contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
+    passes = NOT_HERE if state.no_output else (RegionOutcome.AGREE,)
+    for context in dict.fromkeys(c for c in contexts if c):
+        if (yield from state.region(Purpose.SHRINK, tuple(sorted({*rest, *context})))) in passes:
+            return RegionOutcome.AGREE
+    return RegionOutcome.UNRESOLVED
+
+
+def _around(state: SearchState, items: Items) -> list[int]:
+    """Items that feed these, then those beside them in the order, nearest first."""
+    inside, low, high = set(items), items[0], items[-1]
+    near = [p for k in items for p in state.parents[k]]
+    near += [k for d in range(1, NEAR) for k in (low - d, high + d) if 0 <= k < state.n]
+    return [k for k in dict.fromkeys(near) if k not in inside]

@@ -22,6 +22,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.protobuf import NodeProto
 from subgraph.graph.quantization import TFLITE, Scale, scales_of
+from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import axis_orders
 from subgraph.text import clean, nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
@@ -193,7 +194,7 @@ def _inherited(graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], r
         return ()
     order = next((orders[n] for n in graph.reads[maker] if len(orders.get(n, ())) == rank), ())
     if graph.ops[maker] == "Transpose" and order:
-        turned = next((tuple(a.ints) for a in graph.nodes[maker].attribute if a.name == "perm"), order[::-1])
+        turned = attribute(graph.nodes[maker], "perm", order[::-1])
         order = tuple(turned.index(k) for k in order)
     return order
 

@@ -1,7 +1,7 @@
-"""`subcut manual` with a scripted board: the result of the automatic bisection, in few trips, and nothing gets lost.
+"""`subcut manual` with a scripted board: the result of the automatic bisection, in few rounds, and nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.loops`, `bisection.manual.tasks`,
+`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.sessions`, `bisection.manual.tasks`,
 `commands.manual_tasks`, `commands.manual_recorded` and `commands.next_on_device`.
 """
 
@@ -40,7 +40,7 @@ from tests.helpers.run_command import SUBCUT, Done, environment, subcut, tree
 
 HOME = Path("subcut_out", "manual-device")
 TODO = HOME / "todo"
-MOST = 60  # trips of one loop
+MOST = 60  # rounds of one session
 
 Manual = Callable[..., Result]
 
@@ -256,7 +256,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
     result, said = manual(*START), 0
     while not result.document["ended"]:
         (one,) = result.document["open"]
-        word = "skip" if "inner tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
+        word = "skip" if "intermediate tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
         result, said = manual(word, *([one["number"]] if said % 2 else [])), said + 1
         assert said < MOST
     document = result.document["result"]
@@ -264,7 +264,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
     (one,) = document["findings"]
     assert (one["nodes"], one["certified"], one["signature"], one["explains"]) == ([*guilty], True, "mismatch", None)
     assert said <= 14
-    assert any("said to be bad" in note for note in document["notes"])
+    assert any("without outputs: bad" in note for note in document["notes"])
     assert "n22" not in guilty or one["nearest"]["nodes"]
 
 
@@ -469,24 +469,24 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
 
 def test_the_wrong_order(here: Path, manual: Manual) -> None:
     for words in (("next",), ("good",), ("take",), ("undo",), ("reset", "--yes"), ("log", "--name", "npu")):
-        with pytest.raises(UsageError, match="no loop") as told:
+        with pytest.raises(UsageError, match="no manual session") as told:
             manual(*words)
         assert "subcut manual start" in told.value.hint
     manual(*START, "--batch", "2")
-    with pytest.raises(UsageError, match=r"which one\? 1, 2 are open"):
+    with pytest.raises(UsageError, match="several tasks are open: 1, 2"):
         manual("good")
-    with pytest.raises(UsageError, match="there is no 7") as told:
+    with pytest.raises(UsageError, match="no task 7") as told:
         manual("good", "7")
-    assert "open are 1, 2" in told.value.hint
-    with pytest.raises(UsageError, match="'one' is no number"):
+    assert "open: 1, 2" in told.value.hint
+    with pytest.raises(UsageError, match="'one' is not a task number"):
         manual("good", "one")
-    with pytest.raises(ResultExists, match="holds a loop: 0 answers so far, 2 questions open"):
+    with pytest.raises(ResultExists, match="holds a manual session: 0 answers so far, 2 tasks open"):
         manual(*START)
     assert manual("good", "1").document["ended"]
-    with pytest.raises(UsageError, match="1 was answered: good"):
+    with pytest.raises(UsageError, match="task 1 was answered: good"):
         manual("bad", "1")
     for words in (("good",), ("take",)):
-        with pytest.raises(UsageError, match="nothing is asked"):
+        with pytest.raises(UsageError, match="no task is open"):
             manual(*words)
     slips: list[tuple[tuple[str, str], str]] = [
         (("--batch", "0"), "--batch 0"),
@@ -503,9 +503,9 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     manual(*START, "--name", "npu")
     assert manual("good").document["name"] == "npu", "the only one needs no name"
     manual(*START)
-    with pytest.raises(UsageError, match="which loop"):
+    with pytest.raises(UsageError, match="several manual sessions"):
         manual("next")
-    with pytest.raises(UsageError, match="no loop 'gpu'") as told:
+    with pytest.raises(UsageError, match="no manual session 'gpu'") as told:
         manual("next", "--name", "gpu")
     assert "there is device, npu" in told.value.hint
     notes = TODO / "1" / "notes.txt"
@@ -513,7 +513,7 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     left = manual("reset", "--yes", "--name", "device").document["left"]
     assert left == [str((TODO / "1").resolve())] and notes.read_text() == "mine"
     assert [p.name for p in HOME.iterdir()] == ["todo"]
-    with pytest.raises(UsageError, match=r"manual-npu holds a loop: 1 answer of 1 trip so far, 0 questions open"):
+    with pytest.raises(UsageError, match="manual-npu holds a manual session: 1 answer of 1 round so far, 0 tasks open"):
         manual("reset")
     assert Path("subcut_out", "manual-npu").exists(), "without a terminal there is nobody to ask"
     manual("reset", "--yes")
@@ -545,7 +545,7 @@ def test_a_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manua
     manual("good", "1")
     result = manual("bad", "2")
     assert result.exit_code == 5 and not result.document["result"]["agree"]
-    says = "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); the device wavers"
+    says = "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); no conclusion rests on"
     assert any(says in note for note in result.document["result"]["notes"])
     with pytest.raises(UsageError, match="--repeat 0: expected 1 to 16"):
         manual(*START, "--force", "--repeat", "0")
@@ -559,7 +559,7 @@ def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: 
         if result.document["ended"]:
             break
         for task in list(result.document["open"]):
-            wavers = task["what"].startswith(shaky) and "inner" not in task["what"]
+            wavers = task["what"].startswith(shaky) and "intermediate" not in task["what"]
             board(Path(task["folders"][0]), **({} if wavers and "run 1" in task["what"] else {"nodes": "n7"}))
             if wavers and task["what"].startswith("all but") and "run 2" in task["what"]:
                 board(Path(task["folders"][0]), nodes="n3")
@@ -596,14 +596,16 @@ def test_a_recording_says_where_to_look_and_spares_trips(every: int, trips: int,
     recording(every, nodes="n7")
     (here / "x.npy").unlink()
     begun = manual("start", "m.onnx", "--recorded", here / "dump", *QUICK)
-    assert "which says where to look and answers for no piece" in begun.text and "n7" in begun.text
+    assert "known from the recording, which only guides the search:" in begun.text and "n7" in begun.text
     first = begun.document["open"][0]["what"]
-    assert first == ("n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 inner tensors as outputs")
+    assert first == ("n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 intermediate tensors as outputs")
     done = to_the_end(manual, begun, nodes="n7")
     result = done["result"]
     assert named(result) == [["n7"]] and result["findings"][0]["certified"]
     assert done["trips"] == done["answers"] == result["trials"] == trips
-    assert any("the recording dump said where to look; it answers for no piece" in note for note in result["notes"])
+    assert any(
+        "the recording dump only guided the search: every reported node was run" in note for note in result["notes"]
+    )
 
 
 @pytest.mark.slow
@@ -643,7 +645,7 @@ def test_a_model_that_has_changed(here: Path, manual: Manual) -> None:
     manual(*START)
     before = tree(HOME)
     line(here / "m.onnx", NAMES[:20])
-    with pytest.raises(UsageError, match="has changed since this loop began"):
+    with pytest.raises(UsageError, match="has changed since this session began"):
         manual("next")
     (here / "m.onnx").unlink()
     with pytest.raises(UsageError, match="is gone"):
@@ -667,14 +669,16 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     trip(nodes="n7")
     manual("take")
     state = HOME / "state.json"
+    written = json.loads(state.read_text())
     state.write_text(state.read_text()[:100])
-    assert manual("next").document["answers"] >= 1, "the one before is used"
-    edited = json.loads((HOME / "state-before.json").read_text())
-    edited["request"]["batch"] = -4
-    state.write_text(json.dumps(edited))
-    assert manual("next").document["open"], "a number out of bounds is damage, too"
+    with pytest.raises(UsageError, match=r"state.json is damaged"):
+        manual("next")
+    written["request"]["batch"] = -4
+    state.write_text(json.dumps(written))
+    with pytest.raises(UsageError, match=r"state.json is damaged: .* out of bounds"):
+        manual("next")
     state.write_text("{}")
-    (HOME / "state-before.json").write_text("[]")
+    (HOME / "state-before.json").write_text("{}")  # of an older version
     with pytest.raises(UsageError, match=r"state.json is damaged: schema: is missing") as told:
         manual("next")
     assert "reset" in told.value.hint
@@ -684,10 +688,24 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     assert not HOME.exists()
 
 
+def test_a_state_of_an_older_version_goes_on(here: Path, manual: Manual) -> None:
+    """It lacks what was added since, and has the copy of the state that is not written any more."""
+    result = manual(*START)
+    state = HOME / "state.json"
+    written = json.loads(state.read_text())
+    for part in (*written["asked"], *written["samples"]):
+        del part["needed" if "key" in part else "kinds"]
+    state.write_text(json.dumps(written))
+    shutil.copy(state, HOME / "state-before.json")
+    assert named(to_the_end(manual, result, nodes="n7")["result"]) == [["n7"]]
+    manual("reset", "--yes")
+    assert not HOME.exists()
+
+
 def test_names_as_they_are_typed_and_another_folder_of_results(here: Path, manual: Manual) -> None:
     for name in ("a b/ü:../x", "device"):
         manual(*START, "--name", name)
-    with pytest.raises(UsageError, match=r"which loop\? there are 'a b/ü:../x', device"):
+    with pytest.raises(UsageError, match=r"several manual sessions in .*: 'a b/ü:../x', device"):
         manual("next")
     Path("subcut_out").rename("moved")
     shown = typer.main.get_command(cli.app).main(

@@ -181,7 +181,7 @@ def test_ten_times_the_noise_is_the_limit() -> None:
     assert (inside.status, inside.label) == (AGREE, "agrees")
     assert (outside.status, outside.label, outside.signature) == (FAIL, "fail", Signature.MISMATCH)
     assert inside.noise == pytest.approx(0.003, rel=1e-3) and 9.9 < inside.metrics["noise_ratio"] < 10
-    assert outside.why == "the tensor is off by 0.00753 of its scale 4, allowed 0.0075 (rounding alone: 0.00075)"
+    assert outside.why == "max error 0.03: 0.753 % of the largest value (4); limit 0.75 % (rounding alone: 0.075 %)"
 
 
 def test_ties_may_break_but_not_behind_a_choice() -> None:
@@ -308,7 +308,7 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
     y, off, rounded = f32([9, 0, 5]), f32([9, 40, 5]), f32([9, 0, 0])
     found = judged(y, off, FakeNoise([y], rounded_values=rounded), claim, output=True)
     assert (found.label, found.signature) == (LOST, Signature.PRECISION)
-    assert found.why.endswith(f"of its scale 9; {claim} itself moves the tensor by 0.56 of its scale")
+    assert found.why.endswith(f"of the largest value (9); {claim} itself moves the tensor by 56 % of its largest value")
     for noise, output in ((FakeNoise([y], rounded_values=y), True), (FakeNoise([y], rounded_values=rounded), False)):
         found = judged(y, off, noise, claim, output=output)
         assert found.signature is Signature.MISMATCH, "it may be a bug"
@@ -351,14 +351,14 @@ def test_without_noise() -> None:
     lost = judged(X, X + np.float32(1), None, BF16, output=True)
     assert (
         lost.signature is Signature.PRECISION
-        and "rounding may explain that, but values off by more than 0.2" in lost.why
+        and "rounding may explain that, but values off by more than 20 %" in lost.why
     )
     rows = f32([[1, 2, 3, 4], [100, 200, 300, 400]])
     assert judged(rows, rows + f32([[0.1], [0]])).why.startswith(
-        "index 0 of axis 0 is off by 0.025 of its scale 4, allowed"
+        "max error 0.1 in index 0 of axis 0: 2.5 % of the largest value (4); limit"
     )
     assert judged(rows * 1j, (rows + f32([[0.1], [0]])) * 1j).why.startswith(
-        "index 0 of axis 0 is off by 0.025 of its scale 4,"
+        "max error 0.1 in index 0 of axis 0: 2.5 % of the largest value (4);"
     )
     assert [judged([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [UNRESOLVED, FAIL]
 
@@ -617,7 +617,7 @@ FEATURES = RNG.standard_normal((1, 16, 9, 9)).astype(np.float32)
 # what, reference, candidate, claim -> status, words of the reason
 CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
     "class bias": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP32, FAIL,
-                   "index 9 of axis 1 is off by 1 of its scale 0.9, allowed"),
+                   "index 9 of axis 1: 100 % of the largest value (0.9); limit"),
     "class bias, fp16": (detections(), lambda y: changed(y, np.s_[:, 9], lambda v: np.maximum(v - 1.2, 0)), FP16,
                          FAIL, "index 9 of axis 1"),
     "channel × 0.5": (FEATURES, lambda y: changed(y, np.s_[:, 5], lambda v: v / 2), FP32, FAIL, "index 5 of axis 1"),
@@ -626,13 +626,13 @@ CASES: dict[str, tuple[Array, Any, Precision, Status, str]] = {
     "scale × 2": (FEATURES, lambda y: y * 2, BF16, FAIL, ""),
     "small channel × 1.02": (changed(FEATURES, np.s_[:, 5], lambda v: v * 1e-3),
                              lambda y: changed(y, np.s_[:, 5], lambda v: v * 1.02), FP32, FAIL, "index 5 of axis 1"),
-    "healthy": (detections(), lambda y: y * np.float32(1 + 1e-6), FP32, AGREE, "of its scale 320, allowed 1e-06"),
+    "healthy": (detections(), lambda y: y * np.float32(1 + 1e-6), FP32, AGREE, "(320); limit 0.0001 %"),
     "healthy, fp16": (detections(), lambda y: y.astype(np.float16).astype(np.float32), FP16, AGREE, ""),
-    "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), FP32, AGREE, "the tensor"),
+    "1-D": (FEATURES.reshape(-1), lambda y: y + np.float32(1e-3), FP32, AGREE, "max error"),
     "[1, N]": (FEATURES.reshape(1, -1), lambda y: changed(y, np.s_[0, 7], lambda v: v + 0.1), FP32, FAIL,
-                "the tensor"),
-    "scalar": (f32(3), lambda y: y * np.float32(1.001), FP32, AGREE, "the tensor"),
-    "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), FP32, FAIL, "the tensor"),
+                "max error"),
+    "scalar": (f32(3), lambda y: y * np.float32(1.001), FP32, AGREE, "max error"),
+    "scalar, wrong": (f32(3), lambda y: y * np.float32(1.1), FP32, FAIL, "max error"),
     "row of a distribution": (PROBABILITIES, lambda y: changed(y, np.s_[:, 6], lambda v: v[:, ::-1]), FP32, FAIL,
                               "index 6 of axis 1"),
 }  # fmt: skip
@@ -654,7 +654,7 @@ def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> Non
     blank = changed(y, np.s_[:, 4:], np.zeros_like)
     found = judged(y, blank, noise, INT8, output=True)
     assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
-    assert "rounding explains that, but values off by more than 0.2 are useless" in found.why
+    assert "rounding explains that, but values off by more than 20 % are useless" in found.why
     assert judged(y, blank, noise, INT8).status is AGREE, "an inner tensor: what becomes of it is not known here"
 
 
