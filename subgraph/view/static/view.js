@@ -60,6 +60,7 @@ async function reveal(nodes) {
 
 async function select(node) {
   drawing.marks.selected = node;
+  $("node-panel").hidden = true; // until it shows this node: its buttons are those of the one before
   drawing.redraw();
   const details = await post("/api/node", { index: node });
   if (drawing.marks.selected !== node) return;
