@@ -23,6 +23,8 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import raw_bytes
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, parse_type, save
 
+KNOWN = {name for name, number in dtypes.TYPE_NUMBERS.items() if number in onnx.TensorProto.DataType.values()}
+
 NAMES = [name for name in dtypes.TYPE_NUMBERS if name != "string"]
 
 
@@ -177,7 +179,7 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, derandomize=True, database=None)
-@given(st.sampled_from(sorted(tensors.PACKED)), st.data())
+@given(st.sampled_from(sorted(tensors.PACKED & KNOWN)), st.data())
 def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) -> None:
     width = dtypes.bits_of(dtype)
     bits = np.array(data.draw(st.lists(st.integers(0, (1 << width) - 1), max_size=40)), np.uint8)
@@ -198,7 +200,8 @@ def test_packing_by_hand() -> None:
 
 
 def test_every_type_of_onnx_has_numpys_name() -> None:
-    for name, number in dtypes.TYPE_NUMBERS.items():
+    for name in KNOWN:
+        number = dtypes.TYPE_NUMBERS[name]
         assert tensors.np_dtype(name) == helper.tensor_dtype_to_np_dtype(number)
         if name != "string":
             assert onnx.TensorProto.DataType.Name(number) == PROTO_NAMES.get(name, name).upper()
