@@ -79,6 +79,8 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 subgraph
+	$(BIN)/mypy --platform darwin subgraph
 
 docs: $(VENV)/.docs ## build the documentation into build/docs/; a warning or a broken link is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs

@@ -6,13 +6,14 @@ pytest imports this file in every session (entry point `pytest11`), so it import
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from subgraph import system
 
 if TYPE_CHECKING:
     from subgraph.agreement import Inputs
@@ -128,7 +129,7 @@ def _require_agreement(
 
     words = ["pytest", *(["--subcut"] if isinstance(item, ModelTest) else []), item.nodeid]
     output = _output(item.config, settings) / safe_name(item.nodeid)
-    search = Search(output, item.config.getoption("subcut_max_time"), shlex.join(words))
+    search = Search(output, item.config.getoption("subcut_max_time"), system.join(words))
     try:
         found = disagreement(settings, model, candidate, inputs, search, **more)
         error = "\n  ".join(found.lines) if found else ""

@@ -10,7 +10,6 @@ What code reaches cannot be known in general (`runtime.command_line`): the quest
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.storage.digest import digest, file_digest
+from subgraph.system import config_home
 from subgraph.text import clean, count
 
 SHOWN = 4  # files that are named in the question
@@ -107,10 +107,8 @@ def _contents(file: Path) -> str:
 
 
 def _trusted_file() -> Path | None:
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    if not home.startswith("/"):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
-        home = os.path.expanduser("~/.config")  # noqa: PTH111 - may stay a tilde
-    return Path(home) / "subcut" / "trusted" if home.startswith("/") else None
+    home = config_home()
+    return home / "subcut" / "trusted" if home else None
 
 
 def _remembered() -> set[str]:

@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,13 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On Windows tests of what it does not have are skipped; each says why."""
+    for item in items if sys.platform == "win32" else ():
+        if mark := item.get_closest_marker("posix"):
+            item.add_marker(pytest.mark.skip(reason=str(mark.args[0])))
 
 
 def pytest_collection_finish() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from subgraph import system
 from subgraph.blame import versions
 from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
@@ -295,7 +295,7 @@ def _words(command: str) -> list[str]:
         UsageError: a quotation is not closed.
     """
     try:
-        return shlex.split(command)
+        return system.split(command)
     except ValueError as e:
         raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from subgraph import system
 from subgraph.cases import case
 from subgraph.cases.case import Case, ModelSource, ReferenceEntry, ResultPlace, SampleEntry, TensorEntry
 from subgraph.cases.layout import sample_names
@@ -80,7 +80,7 @@ def dump(
             tensors.append(case.tensor_of(graph, name, stored))
         manifest = DumpManifest(
             source=source,
-            command=shlex.join(["subcut", "dump", *request.tensors]),
+            command=system.join(["subcut", "dump", *request.tensors]),
             request=plain_request,
             tensors=tensors,
             samples=[case.sample_of(s) for s in captured],

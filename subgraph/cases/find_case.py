@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from subgraph import system
 from subgraph.cases import case
 from subgraph.cases.case import CaseOutcome, EvidenceRequest, ExpectedTest, TensorEntry
 from subgraph.cases.layout import (
@@ -197,7 +197,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     identity = described.identity
     how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(identity.backend)
     if how:
-        place = shlex.quote(clean(str(found.place)))
+        place = system.quote(clean(str(found.place)))
         compare = f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges what it gives"
         what = f"{clean(described.candidate)} was {how}: subcut cannot run it"
         raise UsageError(what, f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example")

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
-from subgraph import plugins
+from subgraph import plugins, system
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import RUN
 from subgraph.system import home_folder, memory, processor
@@ -136,7 +136,7 @@ class Redactor:
             text = text.replace(secret, REMOVED)
         text = _TOKENS.sub(REMOVED, text)
         for folder in self.homes:
-            text = text.replace(folder, "~")
+            text = _spelled(folder).sub("~", text)
         for names, replacement in ((self.hosts, HOST), (self.users, USER)):
             for name in names:
                 text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", replacement, text, flags=re.IGNORECASE)
@@ -151,7 +151,7 @@ class Redactor:
         if self._keeps(COMMAND):
             return self._without_private(line)
         try:
-            words = shlex.split(line)
+            words = system.split(line)
         except ValueError:
             return REMOVED
         if words[:1] == ["subcut"]:
@@ -263,13 +263,10 @@ class Redactor:
 
     def leaks(self, data: bytes, *, words: bool = False) -> list[str]:
         """Kinds of private details in a file that is packed unchanged; names of user and host only with `words`."""
-        kinds = [
-            kind
-            for kind, texts in (("your home path", self.homes), ("a secret of the environment", self.secrets))
-            if any(text.encode() in data for text in texts)
-        ]
-        if _TOKENS.search(data.decode(errors="replace")):
-            kinds.append("what looks like a token")
+        text = data.decode(errors="replace")
+        kinds = ["your home path"] if any(_spelled(home).search(text) for home in self.homes) else []
+        kinds += ["a secret of the environment"] if any(secret.encode() in data for secret in self.secrets) else []
+        kinds += ["what looks like a token"] if _TOKENS.search(text) else []
         for kind, names in (("your user name", self.users), ("this machine's name", self.hosts)) if words else ():
             if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
                 kinds.append(kind)
@@ -284,16 +281,27 @@ def joined(words: Iterable[str]) -> str:
 def same(line: str, plain: str) -> bool:
     """Is a command line the same but for its quotes?"""
     try:
-        return shlex.split(line) == shlex.split(plain)
+        return system.split(line) == system.split(plain)
     except ValueError:
         return line == plain
+
+
+def _spelled(folder: str) -> re.Pattern[str]:
+    r"""How a folder may be written; one of Windows in any case, with `/` or `\`, which JSON doubles.
+
+    >>> bool(_spelled(r"C:\Users\me").search("c:/users/me/x")), bool(_spelled("/home/me").search("/HOME/me"))
+    (True, False)
+    """
+    if "\\" not in folder:
+        return re.compile(re.escape(folder))
+    return re.compile(r"[\\/]{1,2}".join(map(re.escape, folder.split("\\"))), re.IGNORECASE)
 
 
 def this_machine(secrets: Iterable[str] = ()) -> Redactor:
     """What is private on this machine, and further `secrets`."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), home_folder()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
-    folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
+    folders = {str(Path(home)) for home in homes if Path(home).is_absolute() and len(Path(home).parts) > 1}
     users = _users() | {Path(home).name for home in folders}
     hosts = {platform.node(), platform.node().partition(".")[0]}
     in_environment = {v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH}

@@ -5,7 +5,6 @@ What a text report or `--json` says is read from the manifest; nothing is comput
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from subgraph import system
 from subgraph.bodies.as_loop import save_as_loop
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
@@ -102,7 +102,7 @@ class CaseRequest:
             ("--no-freeze", not self.freeze and not self.dynamic),
         ):
             words += [flag] if on else []
-        return shlex.join(words)
+        return system.join(words)
 
 
 class RecordedSource(Protocol):

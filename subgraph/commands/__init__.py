@@ -6,11 +6,11 @@ A command prints nothing. Progress and warnings go to `log`, which `cli` shows o
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from subgraph import system
 from subgraph.text import masked
 
 log = logging.getLogger("subcut")
@@ -27,7 +27,7 @@ class Result:
 
 def command_line() -> str:
     """What the user typed, for a document."""
-    return masked(shlex.join(["subcut", *sys.argv[1:]]))
+    return masked(system.join(["subcut", *sys.argv[1:]]))
 
 
 # Words for what a step of a search means; others are shown as they are.

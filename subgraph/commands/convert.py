@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph import project
+from subgraph import project, system
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
@@ -173,7 +172,7 @@ def _with(template: str, source: Path, target: Path, *, force: bool) -> Result:
     with folders.scratch(target.parent) as folder:
         written = _place(folder, target)
         words = conversion.command_of(template, source.resolve(), written)
-        log.info("%s", masked(clean(shlex.join(words))))
+        log.info("%s", masked(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
         graph = conversion.put(graph, target, source, force=force)
     head = f"converted  {clean(source.name)} by {clean(words[0])}   {count(len(graph.nodes), 'node')}"

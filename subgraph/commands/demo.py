@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from subgraph import system
 from subgraph.commands import Result
 from subgraph.errors import OutputError, ResultExists, UsageError
 from subgraph.text import clean
@@ -58,7 +58,7 @@ def demo(
     lines = [
         f"{clean(folder.rstrip('/'))}/ holds", *_table(ABOUT),
         "find the wrong nodes (some seconds):",
-        f"  cd {clean(shlex.quote(folder))}",
+        f"  cd {clean(system.quote(folder))}",
         f"  {BISECT}",
         f"look at the report in a browser: {REPORT}",
         "and then:", *_table(NEXT),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import platform
-import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph import plugins, project
+from subgraph import plugins, project, system
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import SubcutError
@@ -77,7 +76,7 @@ def _project_candidates() -> list[BackendRow]:
             rows.append(BackendRow(name, False, "", _what_and_hint(e)))
             continue
         folder = str(parsed.options.get("folder", ""))
-        programs = [shlex.split(command)[0] for command in parsed.commands] if parsed.runs_commands else []
+        programs = [system.split(command)[0] for command in parsed.commands] if parsed.runs_commands else []
         lacking = [program for program in programs if not _is_executable(program, folder)]
         problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
         rows.append(BackendRow(name, not lacking, "", problem if lacking else parsed.backend))

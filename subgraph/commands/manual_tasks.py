@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from subgraph import system
 from subgraph.cases import case
 from subgraph.text import clean, count
 
@@ -67,8 +67,8 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"
-    name = "" if manual.name == DEVICE else f" --name {shlex.quote(clean(manual.name))}"
+    name = "" if manual.name == DEVICE else f" --name {system.quote(clean(manual.name))}"
     parent = manual.folder.parent
-    name += "" if parent.resolve() == usual.resolve() else f" -o {shlex.quote(clean(str(parent)))}"
+    name += "" if parent.resolve() == usual.resolve() else f" -o {system.quote(clean(str(parent)))}"
     words = f"good{number} | bad{number} | skip{number}"
     return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from subgraph import system
 from subgraph.precision import Precision
 from subgraph.text import clean
 
@@ -33,8 +33,8 @@ def next_commands(
     words += ["--criterion", document.criterion] if document.criterion != "noise" else []
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [
-        shlex.join(["subcut", "export", case, "-o", "to_device", *form]) + "     its inputs in the device's form",
-        shlex.join(["subcut", "manual", "start", *words]) + "     the same search, run by you; it begins there",
+        system.join(["subcut", "export", case, "-o", "to_device", *form]) + "     its inputs in the device's form",
+        system.join(["subcut", "manual", "start", *words]) + "     the same search, run by you; it begins there",
     ]
 
 

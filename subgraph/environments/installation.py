@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from subgraph.errors import BackendError, OutputError
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
-from subgraph.system import Lock
+from subgraph.system import PYTHON, Lock, join, move
 from subgraph.text import clean, masked
 
 log = logging.getLogger("subcut")
@@ -60,7 +59,7 @@ class Installation:
     @property
     def python(self) -> Path:
         """Its interpreter."""
-        return self.folder / "bin" / "python"
+        return self.folder / PYTHON
 
     @property
     def is_ready(self) -> bool:
@@ -69,7 +68,7 @@ class Installation:
 
     def commands(self, folder: Path) -> list[list[str]]:
         """The command lines that make it in a folder."""
-        python, sources = str(folder / "bin" / "python"), [*self.sources, *(ALONE if self.alone else ())]
+        python, sources = str(folder / PYTHON), [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
@@ -86,7 +85,7 @@ class Installation:
 def show(environment: Installation) -> None:
     """Log the commands that will make it."""
     for command in environment.commands(environment.folder):
-        log.info("  %s", masked(clean(shlex.join(command))))
+        log.info("  %s", masked(clean(join(command))))
 
 
 def make(environment: Installation) -> Path:
@@ -121,7 +120,7 @@ def clear() -> int:
     removed = 0
     for folder in every():
         with _locked(folder), folders.scratch(folder.parent) as gone, suppress(FileNotFoundError):
-            folder.rename(gone / folder.name)
+            move(folder, gone / folder.name)
             removed += 1
     return removed
 

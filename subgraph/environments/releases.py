@@ -19,6 +19,7 @@ from subgraph import children, plugins
 from subgraph.environments import installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
+from subgraph.system import link_folder
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -134,5 +135,5 @@ def lend(folder: Path, environment: Path) -> None:
         for place in found.submodule_search_locations or () if found else ():
             link = folder.joinpath(*name.split("."))
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(Path(place).resolve(), target_is_directory=True)
+            link_folder(link, Path(place).resolve())
             break

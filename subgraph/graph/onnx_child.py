@@ -2,10 +2,7 @@
 
 Runs as a file, `python -I -S onnx_child.py FOLDER`, with the folder of the package onnx, and a limit of memory. It
 loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
-`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function`, `check` (a model) or `check_file`;
-`seconds` is the limit of processor time.
-
-The kernel ends the process at the limit of time, so that it cannot outlive a parent that was killed by much.
+`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function`, `check` (a model) or `check_file`.
 """
 
 from __future__ import annotations
@@ -14,9 +11,7 @@ import importlib
 import importlib.util
 import json
 import os
-import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +25,6 @@ def main() -> None:
     os.dup2(2, 1)  # what onnx prints is no reply
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _allow(request.pop("seconds"))
         data = sys.stdin.buffer.read(request.pop("bytes"))
         try:
             error, data = "", _answer(folder, data, **request)
@@ -40,13 +34,6 @@ def main() -> None:
             error, data = f"{'' if isinstance(e, RuntimeError) else type(e).__name__ + ': '}{e}", b""
         replies.write(json.dumps({"error": error, "bytes": len(data)}).encode() + b"\n" + data)
         replies.flush()
-
-
-def _allow(seconds: int) -> None:
-    """Let the process use so much processor time from now on."""
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    end = int(time.process_time()) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (end if hard == resource.RLIM_INFINITY else min(end, hard), hard))
 
 
 def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 from subgraph.children import Answering
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.system import memory
+from subgraph.system import crash_name, memory
 
 SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
@@ -106,7 +106,8 @@ class OnnxProcess:
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
         child = self._child = self._child or self._start()
         seconds = SECONDS + len(data) // BYTES_PER_SECOND
-        reply = child.ask({"call": call, "seconds": seconds, **options}, data)
+        child.process.allow(seconds)
+        reply = child.ask({"call": call, **options}, data)
         if reply is None:
             self._child = None
             raise self._ended(child.end(), call)
@@ -123,7 +124,7 @@ class OnnxProcess:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 
     def _ended(self, code: int, call: str) -> ModelError:
-        how = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
+        how = f"it was ended by {name}" if (name := crash_name(code)) else f"it ended with code {code}"
         task = {
             "infer": "shape inference",
             "convert": "version converter",

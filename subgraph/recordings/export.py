@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from subgraph import system
 from subgraph.cases import case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.documents import absent
@@ -96,7 +96,7 @@ def export(
         words += [option, value] if value else []
     with folders.aside(place.path) as work:
         exported = [file for entry in entries for file in _export(entry, work, formats, form, left_out)]
-        command = shlex.join(words)
+        command = system.join(words)
         manifest = ExportManifest(SCHEMA, {"folder": str(source)}, command, request, exported, left_out)
         return Case(place.path, case.write_manifest(manifest, work))
 
@@ -156,7 +156,7 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
     if not items:
         raise InputError(f"{source} holds no tensors: it was cut without a capture", "cut again without --no-capture")
     for _, entry in items:
-        if Path(entry.file).is_absolute() or ".." in Path(entry.file).parts or entry.dtype not in dtypes.TYPE_NUMBERS:
+        if folders.leads_out(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
             raise InputError(f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}")
     # Of a tensor in several formats only the .npy, the last by name, is exported.
     best = {entry.target: entry for _, entry in sorted(items, key=lambda item: item[0])}

@@ -22,12 +22,11 @@ describe. The phrases that forms share are here. Every text that comes from a mo
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from subgraph import plugins
+from subgraph import plugins, system
 from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View
@@ -156,7 +155,7 @@ def replay_command(document: Document, case: str) -> str:
         about = reference
     runs_commands = any(step in about["options"] for step in _stated(about, "COMMANDS") or ())
     is_code = about["backend"].endswith(".py") or runs_commands or _stated(about, "SCRIPT")
-    return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
+    return f"subcut replay {case}" + (f" -c {system.quote(about['name'])}" if is_code else "")
 
 
 def _stated(about: Document, name: str) -> Any:

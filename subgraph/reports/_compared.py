@@ -6,12 +6,12 @@ A row of the table is a tensor, a column is a way in which it was compared: in p
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from subgraph import system
 from subgraph.text import count, source_line
 
 Document = dict[str, Any]
@@ -224,7 +224,7 @@ def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
 def _as_bisect(command: str) -> str:
     """`subcut compare …` as the command that bisects the same on the same inputs; "" for any other command."""
     try:
-        words = iter(shlex.split(command))
+        words = iter(system.split(command))
     except ValueError:
         return ""
     if [next(words, ""), next(words, "")] != ["subcut", "compare"]:
@@ -236,26 +236,26 @@ def _as_bisect(command: str) -> str:
             kept.append(word)
         elif COMPARE_ONLY[name] and not value:
             next(words, "")
-    return shlex.join(kept)
+    return system.join(kept)
 
 
 def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
-    model = shlex.quote(document["model"].get("path") or document["model"]["file"])
+    model = system.quote(document["model"].get("path") or document["model"]["file"])
     if STATUS.get(document["exit_code"]) != "fail":
         return []
     if not recorded:
-        spec = shlex.quote(document["candidate"]["name"])
+        spec = system.quote(document["candidate"]["name"])
         command = _as_bisect(document.get("command", "")) or f"subcut bisect {model} -c {spec}"
         return [(command, "finds the smallest piece that goes wrong")]
     if not document.get("findings"):
-        folders = (shlex.quote(run["folder"]) for run in document["recordings"] if run["folder"])
+        folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
         return [(f"subcut bisect {model} {words}", "narrows it down to an interval, with a case for the device")]
     if told := document.get("next"):
         return [(command, what.strip()) for command, _, what in (line.partition("     ") for line in told)]
     first = document["findings"][0]
-    case = shlex.quote(first["case"] or "CASE")
-    span = shlex.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
+    case = system.quote(first["case"] or "CASE")
+    span = system.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
     return [
         (f"subcut export {case} -o to_device", "writes the interval's inputs in the device's form"),
         (f"subcut manual start {model} -i FILE --within {span}", "goes on with the search, run by you"),

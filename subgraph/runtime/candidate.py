@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import glob
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph import plugins
+from subgraph import plugins, system
 from subgraph.environments import releases
 from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
@@ -257,7 +256,7 @@ def _release(backend: str, text: str | None) -> str:
 
 def _check_command(where: str, step: str, command: str) -> None:
     try:
-        empty = not shlex.split(command)
+        empty = not system.split(command)
     except ValueError as e:
         raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell") from e
     if empty:

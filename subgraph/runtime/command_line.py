@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from subgraph import system
 from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
 from subgraph.text import nearest
@@ -60,10 +61,9 @@ def fill(word: str, places: Mapping[str, str]) -> str:
 
 def words_and_values(command: str) -> list[str]:
     """The words of a command line, and the parts behind a `=` in them: `--config=net.json`."""
-    import shlex
 
     try:
-        words = shlex.split(command)
+        words = system.split(command)
     except ValueError:
         return [command]
     return [part for word in words for part in (word, word.partition("=")[2]) if part]

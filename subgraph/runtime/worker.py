@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subgraph import system
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
 from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
@@ -34,11 +33,10 @@ from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
-from subgraph.system import ProcessGroup, crash_name
+from subgraph.system import Pipes, ProcessGroup, crash_name
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
-CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
@@ -91,16 +89,12 @@ class Worker:
             self._cleanup.close()
             raise BackendError(f"cannot start a process: {e.strerror or e}", "are there too many?") from e
         self._cleanup.callback(self._process.close)
-        pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe]
-        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
-        for number in (self._stdin, self._stdout, self._stderr):
-            os.set_blocking(number, False)
-        with contextlib.suppress(BrokenPipeError):  # it ended already; the first request says so
-            os.write(self._stdin, self._word + b"\n")
-        self._unsent = b""
+        self._pipes = Pipes(self._process)
+        self._cleanup.callback(self._pipes.close)
+        self._pipes.send(self._word + b"\n")
         self._received, self._searched = bytearray(), 0  # bytes searched for the end of a line
         self._replies = 0
-        self._printed, self._prints = bytearray(), True  # the end of standard error; may more come?
+        self._printed = bytearray()  # the end of standard error
         self._starting = True
         self._pending = False  # a request has no reply yet, or was given up
         self._ended = self._closing = self._closed = False
@@ -162,7 +156,7 @@ class Worker:
                 raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))
             self._read_stderr()
             self._printed.clear()
-            self._unsent = json.dumps({"do": do, **arguments}).encode() + b"\n"
+            self._pipes.send(json.dumps({"do": do, **arguments}).encode() + b"\n")
             self._pending = True
             if self._starting:
                 self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
@@ -228,32 +222,21 @@ class Worker:
 
     def _serve_pipes(self, do: str, seconds: float) -> None:
         """Wait until a pipe is ready, then send and receive without blocking."""
-        reads = [self._stdout, *([self._stderr] if self._prints else [])]
-        ready = system.ready(seconds, reads, [self._stdin] if self._unsent else [])
-        if self._stdin in ready:
-            self._send(do)
-        if self._stderr in ready:
-            self._prints = self._read_stderr()
-        if self._stdout in ready:
+        try:
+            ready = self._pipes.wait(seconds)
+        except BrokenPipeError:
+            raise self._pipe_closed(do) from None
+        self._read_stderr()
+        if ready:
             self._receive(do)
         elif self._process.has_exited():
             self._receive(do)
             if not self._has_line():
                 raise self._pipe_closed(do)
 
-    def _send(self, do: str) -> None:
-        """Send as much as the pipe takes."""
-        try:
-            self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            raise self._pipe_closed(do) from None
-
     def _receive(self, do: str) -> None:
-        try:
-            chunk = os.read(self._stdout, CHUNK)
-        except BlockingIOError:
+        chunk = self._pipes.read()
+        if chunk is None:
             return
         if not chunk:
             raise self._pipe_closed(do)
@@ -261,18 +244,13 @@ class Worker:
         if len(self._received) > MAX_REPLY:
             raise self._died(do, f"wrote into {CHANNEL} without an end")
 
-    def _read_stderr(self) -> bool:
-        """Keep the end of what the child has printed by now. False at the end of the pipe."""
+    def _read_stderr(self) -> None:
+        """Keep the end of what the child has printed by now."""
         for _ in range(BURST):
-            try:
-                chunk = os.read(self._stderr, CHUNK)
-            except BlockingIOError:
-                return True
+            if not (chunk := self._pipes.read_errors()):
+                return
             self._printed += chunk
             del self._printed[:-KEPT_BYTES]
-            if len(chunk) < CHUNK:
-                return bool(chunk)
-        return True
 
     def _check_memory(self, do: str) -> None:
         if self.memory is not None and (resident := self._process.resident_memory()) > self.memory:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from subgraph.system import cache_home
+
 
 def cache_folder(name: str) -> Path:
-    """`~/.cache/subcut/NAME`, made where it is missing; a temporary folder where nothing can be written there."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = Path("~").expanduser()
-    folder = (named if named.is_absolute() else home / ".cache") / "subcut" / name
-    try:
-        if named.is_absolute() or home.is_dir():
+    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing can be written."""
+    if home := cache_home():
+        folder = home / "subcut" / name
+        with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
+            if os.access(folder, os.W_OK):
+                return folder
     return _temporary(name)
 
 

@@ -199,7 +199,7 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
         if record.dtype == "string":
             losses.append(f"{record.name}: texts have no .bin form")
             continue
-        target = str(Path(file).with_suffix(".bin"))
+        target = Path(file).with_suffix(".bin").as_posix()
         stored = StoredFile(target, "bin", record.dtype, shape)
         if not tensor_format.dtype and not relayout(shape, "NCHW", tensor_format.layout) and record.dtype not in PACKED:
             _strip_header(folder / file, folder / target)

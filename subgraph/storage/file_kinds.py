@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
+
+from subgraph import system
 
 HEAD = 4096  # bytes of the file that are looked at
 TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
@@ -153,4 +154,4 @@ _FOLDERS = (
 def _named(advice: str, folder: Path, file: str) -> str:
     """The advice with the names of this file and folder in it, quoted for a shell."""
     names = {"FILE": str(folder / file), "FOLDER": str(folder)}
-    return re.sub(r"\b(FILE|FOLDER)\b", lambda m: shlex.quote(names[m[0]]), advice)
+    return re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), advice)

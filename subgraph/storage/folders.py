@@ -19,10 +19,10 @@ import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
-from subgraph.system import Lock, interrupts_delayed
+from subgraph.system import Lock, interrupts_delayed, move
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
@@ -57,6 +57,16 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(candidate.lower())
         out[name] = candidate
     return out
+
+
+def leads_out(name: str) -> bool:
+    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a stream of another file.
+
+    >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
+    [False, False, True, True, True, True, True]
+    """
+    path = PureWindowsPath(name)  # it knows both separators
+    return bool(path.anchor) or ".." in path.parts or (":" in name and isinstance(Path(), PureWindowsPath))
 
 
 @contextmanager
@@ -161,18 +171,18 @@ def _umask() -> int:
 def _put(work: Path, place: Path) -> None:
     if not place.exists() and not place.is_symlink():
         try:
-            work.rename(place)
+            move(work, place)
             return
         except OSError:
             if not place.exists():  # not a race with another run
                 raise
     old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
-    with Lock(place):  # until it is removed: only the next run may put it back
-        place.rename(old)
+    with Lock(place, name=old.name):  # until it is removed: only the next run may put it back
+        move(place, old)
         try:
-            work.rename(place)
+            move(work, place)
         except OSError:
-            old.rename(place)
+            move(old, place)
             raise
         shutil.rmtree(old, ignore_errors=True)
 
@@ -189,7 +199,7 @@ def sweep(parent: Path) -> None:
         place = work.with_name(work.name[1:].rsplit(".", 2)[0])
         if work.suffix == OLD and not place.exists():
             with contextlib.suppress(OSError):
-                work.rename(place)
+                move(work, place)
         else:
             shutil.rmtree(work, ignore_errors=True)
         lock.close()

@@ -32,7 +32,7 @@ from typing import Any
 
 from subgraph.errors import OutputError
 from subgraph.storage import folders, store_entry
-from subgraph.system import Lock
+from subgraph.system import Lock, move
 
 DEFAULT_LIMIT = 4 << 30  # bytes
 LIMIT_PARTS = 16  # the store is measured after each 1/16 of its limit that is written, then kept 1/16 below it
@@ -231,7 +231,7 @@ class Store:
                 for name, text in ((".gitignore", GITIGNORE), ("CACHEDIR.TAG", CACHEDIR_TAG)):
                     if parent == self.root and not (parent / name).exists():
                         (session / name).write_text(text, encoding="ascii")
-                        (session / name).rename(parent / name)
+                        (session / name).replace(parent / name)
                 (session / "rooms").mkdir()
                 self._session = session
             return self._session / "rooms" / f"{next(self._numbers)}"
@@ -242,7 +242,7 @@ class Store:
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.parent.is_symlink():
                 raise NotADirectoryError(errno.ENOTDIR, f"{place.parent.name} is a link")
-            folder.rename(place)
+            move(folder, place)
             return None
         except OSError as e:
             if e.errno not in OCCUPIED or not left:

@@ -1,57 +1,109 @@
 """All that operating systems do not do alike: groups of processes, limits, locks of folders, a few calls on files.
 
-The rest of subcut asks this package. A port is one file with the same names. What each system gives:
+The rest of subcut asks this package, which is one of two files with the same names. What each system gives:
 
 | | Linux | macOS | Windows |
 |---|---|---|---|
-| a group ends with this process | the kernel kills it | a worker sees the end of its input | a job object |
-| what left its group is found | by parent and by environment | by environment | all that is in the job |
-| a limit of memory | `RLIMIT_DATA` | none: the parent looks at it | `JobMemoryLimit` |
-| a limit of processor time | `RLIMIT_CPU` | none: it cannot be set from outside | `PerJobUserTimeLimit` |
-| the lock of a folder | `flock` | `flock` | a file in it, `msvcrt.locking` |
+| a group ends with this process | the kernel kills it | a shell waits for the end of a pipe | a job object |
+| what left its group is found | by parent and by environment | by environment | nothing can leave the job |
+| a limit of memory | `RLIMIT_DATA` | a thread looks at it | `JobMemoryLimit` |
+| a limit of processor time | `RLIMIT_CPU` | a thread looks at it | `PerJobUserTimeLimit` |
+| the lock of a folder | `flock` | `flock` | a file beside it, `LockFileEx` |
 | a pipe is waited for | `poll` | `poll` | a thread per pipe |
+| a request to end | SIGTERM | SIGTERM | Ctrl-Break |
 
 psutil is imported inside the functions: its import takes 10 ms, which `subcut cut` and TAB need not pay.
 """
 
 from __future__ import annotations
 
-from subgraph.system.posix import (
-    APART,
-    KILLED,
-    TERMINATED,
-    Lock,
-    ProcessGroup,
-    adopt_orphans,
-    at_termination,
-    buffer_lines,
-    cores,
-    crash_name,
-    end_own_group,
-    flush,
-    flush_c,
-    free_memory,
-    home_folder,
-    interrupt,
-    interrupts_delayed,
-    limit,
-    memory,
-    processor,
-    read_at,
-    read_nothing_ahead,
-    ready,
-    termination_interrupts,
-)
+import sys
+
+if sys.platform == "win32":
+    from subgraph.system.windows import (
+        APART,
+        KILLED,
+        PYTHON,
+        TERMINATED,
+        WEAKER,
+        Lock,
+        Pipes,
+        ProcessGroup,
+        adopt_orphans,
+        at_termination,
+        buffer_lines,
+        cache_home,
+        config_home,
+        cores,
+        crash_name,
+        end_own_group,
+        flush,
+        flush_c,
+        free_memory,
+        home_folder,
+        interrupt,
+        interrupts_delayed,
+        join,
+        link_folder,
+        memory,
+        move,
+        processor,
+        quote,
+        read_at,
+        read_nothing_ahead,
+        split,
+        termination_interrupts,
+    )
+else:
+    from subgraph.system.posix import (
+        APART,
+        KILLED,
+        PYTHON,
+        TERMINATED,
+        WEAKER,
+        Lock,
+        Pipes,
+        ProcessGroup,
+        adopt_orphans,
+        at_termination,
+        buffer_lines,
+        cache_home,
+        config_home,
+        cores,
+        crash_name,
+        end_own_group,
+        flush,
+        flush_c,
+        free_memory,
+        home_folder,
+        interrupt,
+        interrupts_delayed,
+        join,
+        link_folder,
+        memory,
+        move,
+        processor,
+        quote,
+        read_at,
+        read_nothing_ahead,
+        split,
+        termination_interrupts,
+    )
 
 __all__ = [
     "APART",
     "KILLED",
+    "PYTHON",
     "TERMINATED",
+    "WEAKER",
     "Lock",
+    "Pipes",
     "ProcessGroup",
     "adopt_orphans",
     "at_termination",
     "buffer_lines",
+    "cache_home",
+    "config_home",
     "cores",
     "crash_name",
     "end_own_group",
@@ -61,11 +113,14 @@ __all__ = [
     "home_folder",
     "interrupt",
     "interrupts_delayed",
-    "limit",
+    "join",
+    "link_folder",
     "memory",
+    "move",
     "processor",
+    "quote",
     "read_at",
     "read_nothing_ahead",
-    "ready",
+    "split",
     "termination_interrupts",
 ]

@@ -6,8 +6,10 @@ import contextlib
 import math
 import os
 import select
+import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +19,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psutil
 
+assert sys.platform != "win32"  # for mypy: the rest is not read there
+
 TERMINATED = 128 + signal.SIGTERM  # exit code of a command that was asked to end
 KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memory runs out
 APART: Mapping[str, Any] = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
 MARK = "SUBCUT_WORKER"  # in the environment of a group and of all that it starts, whatever session they move to
+PYTHON = "bin/python"  # in a virtual environment
+# What this system does less well than Linux, for `subcut doctor`.
+WEAKER: tuple[str, ...] = ()
+if sys.platform == "darwin":
+    WEAKER = (
+        "limits of memory and processor time are checked ten times a second, not held by the system",
+        "a process that leaves its session and clears its environment is not ended with the candidate",
+    )
+CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
+WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
 SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
@@ -41,6 +55,9 @@ class ProcessGroup(subprocess.Popen[bytes]):
         seconds: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._mark, self._ended = os.urandom(16).hex(), False
+        self._most_memory, self._last_second = math.inf, math.inf  # what is watched here, with a thread for it
+        self._watcher: threading.Thread | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         held, lifeline = _pipe()
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         try:
@@ -48,8 +65,9 @@ class ProcessGroup(subprocess.Popen[bytes]):
                 marked = {**(os.environ if env is None else env), MARK: self._mark}
                 super().__init__(words, env=marked, start_new_session=True, pass_fds=[held], **options)
                 _groups.add(self.pid)
-            _kill_when_closed(held, self.pid)
-            limit(self.pid, memory=memory, seconds=seconds)
+            if not _kill_when_closed(held, self.pid):
+                self._guard = _start_guard(held, self.pid)
+            self._limit(memory, seconds)
         except BaseException:
             self._lifeline.close()
             raise
@@ -59,7 +77,12 @@ class ProcessGroup(subprocess.Popen[bytes]):
     def has_exited(self) -> bool:
         """Without reaping the process: until `end`, its number and its group's must not be used again."""
         if not hasattr(os, "waitid"):
-            return self.poll() is not None
+            import psutil
+
+            try:
+                return bool(psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE)
+            except psutil.Error:
+                return True
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
@@ -94,9 +117,63 @@ class ProcessGroup(subprocess.Popen[bytes]):
             self._signal(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
             _end_strays(self.pid, self._mark)
         self._signal(signal.SIGKILL)
+        if self._guard:  # first: afterwards the number of the group may be another one's
+            self._guard.kill()
+            self._guard.wait()
         self.wait()
         self._ended = True
         _groups.discard(self.pid)
+
+    def allow(self, seconds: int) -> None:
+        """Let it use so much processor time from now on."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # it has ended
+                import resource
+
+                used = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+                ticks = sum(map(int, used.split()[11:13]))  # in user's and in system mode
+                hard = resource.prlimit(self.pid, resource.RLIMIT_CPU)[1]
+                end = ticks // os.sysconf("SC_CLK_TCK") + 1 + seconds
+                resource.prlimit(self.pid, resource.RLIMIT_CPU, (end if hard < 0 else min(end, hard), hard))
+        else:
+            self._watch(seconds=self._processor_time() + seconds)
+
+    def _limit(self, memory: int | None, seconds: int | None) -> None:
+        """Bound what it may allocate, and the processor time that it may use, where it is not bounded more already."""
+        if sys.platform == "linux":
+            import resource
+
+            with contextlib.suppress(ProcessLookupError):
+                for kind, amount in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
+                    if amount is not None:
+                        hard = resource.prlimit(self.pid, kind)[1]  # RLIM_INFINITY is -1
+                        most = amount if hard < 0 else min(amount, hard)
+                        resource.prlimit(self.pid, kind, (most, most))
+        elif memory is not None or seconds is not None:
+            self._watch(memory or math.inf, math.inf if seconds is None else seconds)
+
+    def _watch(self, memory: float = math.inf, seconds: float = math.inf) -> None:
+        """Have a thread kill the group when it exceeds a limit: the system has none for another process."""
+        self._most_memory, self._last_second = min(memory, self._most_memory), seconds
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._keep_watch, daemon=True)
+            self._watcher.start()
+
+    def _keep_watch(self) -> None:
+        while not self._ended and not self.has_exited():
+            if self._processor_time() > self._last_second or self.resident_memory() > self._most_memory:
+                self._signal(signal.SIGKILL)
+                return
+            time.sleep(WATCH)
+
+    def _processor_time(self) -> float:
+        """Seconds that its leader has used."""
+        import psutil
+
+        try:
+            return float(sum(psutil.Process(self.pid).cpu_times()[:2]))
+        except psutil.Error:
+            return 0.0
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -112,6 +189,63 @@ class ProcessGroup(subprocess.Popen[bytes]):
     def __exit__(self, *_: object) -> None:
         self.end()
         self.close()
+
+
+class Pipes:
+    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait` waits."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe]
+        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
+        for number in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(number, False)
+        self._unsent, self._prints = b"", True  # may more come from standard error?
+
+    def send(self, data: bytes) -> None:
+        """Send as much as the pipe takes; `wait` sends the rest."""
+        self._unsent += data
+        with contextlib.suppress(BrokenPipeError):  # `wait` says so
+            self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until something can be read, or be sent, or so long. Can the output be read, or has it ended?
+
+        Raises:
+            BrokenPipeError: nobody reads what is to be sent.
+        """
+        poll = select.poll()
+        for number in (self._stdout, *([self._stderr] if self._prints else [])):
+            poll.register(number, select.POLLIN)
+        if self._unsent:
+            poll.register(self._stdin, select.POLLOUT)
+        ready = {number for number, _ in poll.poll(math.ceil(seconds * 1000))}
+        if self._stdin in ready:
+            self._write()
+        return self._stdout in ready
+
+    def read(self) -> bytes | None:
+        """What has come on standard output; b"" at its end, None where nothing has."""
+        return self._read(self._stdout)
+
+    def read_errors(self) -> bytes | None:
+        """As `read`, from standard error."""
+        chunk = self._read(self._stderr)
+        self._prints = chunk != b""
+        return chunk
+
+    @staticmethod
+    def _read(number: int) -> bytes | None:
+        try:
+            return os.read(number, CHUNK)
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        """Let go of them; the group closes them."""
 
 
 _groups: set[int] = set()  # the leaders of all groups that have not been ended
@@ -163,14 +297,23 @@ def _pipe() -> tuple[int, int]:
     return high
 
 
-def _kill_when_closed(held: int, group: int) -> None:
-    """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes (Linux)."""
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        import fcntl
+def _kill_when_closed(held: int, group: int) -> bool:
+    """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes. False: it cannot."""
+    import fcntl
 
+    try:
         fcntl.fcntl(held, fcntl.F_SETOWN, -group)
         fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
+def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
+    """A shell that kills a group when our end of the pipe closes (macOS)."""
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    return subprocess.Popen(["/bin/sh", "-c", f"read _; kill -9 -{group}"], stdin=held, **quiet)
 
 
 def _end_strays(leader: int, mark: str) -> None:
@@ -294,21 +437,6 @@ def free_memory() -> int:
     return int(free * MEMORY_SHARE)
 
 
-def limit(pid: int, *, memory: int | None = None, seconds: int | None = None) -> None:
-    """Bound what a process may allocate, and the processor time that it may use, where it is not bounded more already.
-
-    0 is this process. Nothing where the system has no such limit of another process.
-    """
-    with contextlib.suppress(ImportError, AttributeError, ProcessLookupError):
-        import resource
-
-        for kind, amount in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
-            if amount is not None:
-                hard = resource.prlimit(pid, kind)[1]  # RLIM_INFINITY is -1
-                most = amount if hard < 0 else min(amount, hard)
-                resource.prlimit(pid, kind, (most, most))
-
-
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -370,17 +498,15 @@ class Lock:
         works: False where the file system has no locks (NFS): nothing is held then.
     """
 
-    def __init__(self, path: Path, *, wait: bool = True, shared: bool = False) -> None:
-        """`shared`: any number of processes may hold it so at once.
+    def __init__(self, path: Path, *, wait: bool = True, shared: bool = False, name: str = "") -> None:
+        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be renamed to.
 
         Raises:
             BlockingIOError: another process holds it (only without `wait`). OSError: there is no such path.
         """
+        import fcntl
+
         self.works = False
-        try:
-            import fcntl
-        except ImportError:
-            return
         mode = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR  # NFS locks for itself only what may be written
         self._handle = os.open(path, mode | os.O_CLOEXEC)
         try:
@@ -414,6 +540,35 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def move(path: Path, to: Path) -> None:
+    """Rename a file or folder; nothing is there."""
+    path.rename(to)
+
+
+def link_folder(link: Path, folder: Path) -> None:
+    """Have a folder also be found at another place."""
+    link.symlink_to(folder, target_is_directory=True)
+
+
+def cache_home() -> Path | None:
+    """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
+    home = _home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
+    return home if home and (home.parent.is_dir() or home == Path(os.environ.get("XDG_CACHE_HOME", ""))) else None
+
+
+def config_home() -> Path | None:
+    """Where programs of this user keep their settings; None if there is no such folder."""
+    return _home("XDG_CONFIG_HOME", "Library/Application Support" if sys.platform == "darwin" else ".config")
+
+
+def _home(variable: str, folder: str) -> Path | None:
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
+        return named
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - may stay a tilde
+    return home / folder if home.is_absolute() else None
+
+
 def read_at(handle: int, count: int, offset: int) -> bytes:
     """At most `count` bytes of an open file; threads may share the handle."""
     return os.pread(handle, count, offset)
@@ -421,18 +576,8 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
 
 def read_nothing_ahead(handle: int) -> None:
     """Have only those parts of an open file be read from the disk that are asked for."""
-    if hasattr(os, "posix_fadvise"):
+    if sys.platform == "linux":
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-
-
-def ready(seconds: float, reads: Sequence[int], writes: Sequence[int] = ()) -> set[int]:
-    """Those of some pipes that can be read or written now, or are closed; waits for one."""
-    poll = select.poll()
-    for number in reads:
-        poll.register(number, select.POLLIN)
-    for number in writes:
-        poll.register(number, select.POLLOUT)
-    return {number for number, _ in poll.poll(math.ceil(seconds * 1000))}
 
 
 def buffer_lines() -> None:
@@ -453,3 +598,9 @@ def _c_library() -> Any:
     import ctypes  # 4 ms
 
     return ctypes.CDLL(None, use_errno=True)
+
+
+# ---------------------------------------------------------------------------------------------------- command lines
+
+
+split, join, quote = shlex.split, shlex.join, shlex.quote

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from subgraph import system
 from subgraph.errors import UsageError
 from subgraph.system import APART, interrupt
 from subgraph.text import clean
@@ -50,7 +50,7 @@ class CommandRun:
     @property
     def shown(self) -> str:
         """The command line, as a user types it."""
-        return shlex.join(["subcut", *self.words])
+        return system.join(["subcut", *self.words])
 
     def interrupt(self) -> None:
         """Ask it to store its state and end."""

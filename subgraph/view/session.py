@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import shlex
 import shutil
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from subgraph import system
 from subgraph.cases.case import read_manifest
 from subgraph.documents import to_json
 from subgraph.drawing.layout import Drawer
@@ -155,7 +155,7 @@ class ViewSession:
                 for n in region.weights
                 if n in self.graph.weights or n in self.graph.sparse
             ),
-            "command": shlex.join(["subcut", *self._cut_words(start, end)]),
+            "command": system.join(["subcut", *self._cut_words(start, end)]),
         }
 
     def swappable(self, start: str, end: str) -> bool:
@@ -321,7 +321,7 @@ class ViewSession:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
-                    archive.write(path, str(Path(folder.name) / path.relative_to(folder)))
+                    archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
     def _links(self, document: dict[str, Any]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them."""

@@ -23,8 +23,11 @@ import typer
 from onnx import TensorProto, helper
 
 from subgraph.commands import Result
+from subgraph.system import APART
 
 SUBCUT = Path(sys.executable).with_name("subcut")
+ON_WINDOWS = sys.platform == "win32"
+COMMAND = [sys.executable, "-P", "-c", "from subgraph.cli import main; main()"] if ON_WINDOWS else [str(SUBCUT)]
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
 SOON = 100  # seconds for an event that takes a tenth of one, likewise
@@ -56,6 +59,8 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     plain = {k: v for k, v in os.environ.items() if not k.startswith(noisy)}
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONIOENCODING"):
         plain.pop(name, None)
+    if ON_WINDOWS:
+        plain |= {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(Path(__file__).parents[2])}
     return plain | {"HOME": "/nonexistent"} | dict(more or {})
 
 
@@ -68,11 +73,11 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     if not more and all(name.startswith(("SUBCUT_", "XDG_")) for name in env or ()):
         return _run_here([str(w) for w in words], cwd, environment(env))
     done = subprocess.run(
-        [SUBCUT, *words],
+        [*COMMAND, *words],
         cwd=cwd,
         env=environment(env),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         **({"stdin": subprocess.DEVNULL, "timeout": PATIENCE} | more),
     )
@@ -134,14 +139,14 @@ def in_process(*words: str | Path) -> Result:
 def start(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
     """Start one command line in a process group of its own, as a shell would; `finish` waits for its end."""
     return subprocess.Popen(
-        [SUBCUT, *words],
+        [*COMMAND, *words],
         cwd=cwd,
         env=environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        encoding="utf-8",
+        **APART,
         **more,
     )
 

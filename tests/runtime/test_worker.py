@@ -321,7 +321,8 @@ def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch
         return 64 * MIB, 64 * MIB
 
     monkeypatch.setattr(resource, "prlimit", prlimit)
-    system.limit(0, memory=1 << 40)
+    with system.ProcessGroup([sys.executable, "-c", ""], memory=1 << 40):
+        pass
     assert limits == [(64 * MIB, 64 * MIB)]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from subgraph import system
 from subgraph.bisection.manual import tasks
 from subgraph.bisection.manual.state import FOLDERS, STATE, TODO, ManualState
 from subgraph.errors import ResultExists, UsageError
@@ -52,7 +52,7 @@ def _sessions_in(parent: Path) -> list[Path]:
 def _name_of(folder: Path) -> str:
     """What --name takes, as it is typed; of a damaged session a part of its folder's name."""
     with suppress(UsageError):
-        return shlex.quote(clean(ManualState.read(folder).name))
+        return system.quote(clean(ManualState.read(folder).name))
     return clean(folder.name.removeprefix("manual-"))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph import children
+from subgraph import children, system
 from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.model_file import external_files
@@ -42,13 +41,13 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     """
     run(commands, f"{clean(name)} cannot convert {clean(model.name)}", written.parent)
     if not written.is_file():
-        raise ModelError(f"{clean(name)} ended well and wrote no {written.name}", shlex.join(commands))
+        raise ModelError(f"{clean(name)} ended well and wrote no {written.name}", system.join(commands))
     try:
         graph = load(written)
     except ModelError as e:
         raise ModelError(f"what {clean(name)} wrote is no ONNX model that can be read", e.what) from e
     if not graph.outputs:
-        raise ModelError(f"{clean(name)} wrote a model without outputs", shlex.join(commands))
+        raise ModelError(f"{clean(name)} wrote a model without outputs", system.join(commands))
     return graph
 
 
@@ -83,7 +82,7 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
         UsageError: a placeholder is missing, or the quotes do not close.
     """
     try:
-        words = shlex.split(template)
+        words = system.split(template)
     except ValueError as e:
         raise UsageError(f"--with {clean(template)}: {e}", "'python -m tf2onnx.convert … {model} … {output}'") from e
     if not all(any(place in word for word in words) for place in ("{model}", "{output}")):
@@ -128,10 +127,10 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
             env = outside | {"TMPDIR": str(place.resolve())}
             done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"{failed}: it took more than {SECONDS} s", shlex.join(words)) from e
+        raise ModelError(f"{failed}: it took more than {SECONDS} s", system.join(words)) from e
     except OSError as e:
         raise UsageError(f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path") from e
     if done.code:
         lines = [clean(line) for line in done.last_lines(LAST_LINES)]
         what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
-        raise ModelError(" | ".join([what, *lines]), f"to see more: {masked(shlex.join(words))}")
+        raise ModelError(" | ".join([what, *lines]), f"to see more: {masked(system.join(words))}")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shlex
 import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from subgraph import children
+from subgraph import children, system
 from subgraph import trust as trusted
 from subgraph.errors import BackendError, ModelError
 from subgraph.origins.converted import converted
@@ -50,7 +49,7 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 
     def write(target: Path) -> None:
-        log.info("%s", clean(shlex.join(["python", *command[1:]])))
+        log.info("%s", clean(system.join(["python", *command[1:]])))
         _run(command, path, target.parent)
         (target.parent / "model.onnx").rename(target)
 
@@ -64,7 +63,7 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     Raises:
         ModelError: it fails; with the last error that it printed.
     """
-    hint = f"run it yourself to see more: {shlex.join(command)}"
+    hint = f"run it yourself to see more: {system.join(command)}"
     try:
         done = children.run(command, timeout=PATIENCE, cwd=folder, memory=memory(MEMORY_SHARE))
     except subprocess.TimeoutExpired as e:

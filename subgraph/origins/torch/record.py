@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from subgraph import system
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
@@ -47,7 +47,7 @@ class TorchRecording:
     def __str__(self) -> str:
         """What was recorded, and what to type next."""
         lines = [f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}", *self.notes]
-        command = shlex.join(["subcut", "compare", str(self.model), "--recorded", str(self.folder)])
+        command = system.join(["subcut", "compare", str(self.model), "--recorded", str(self.folder)])
         return "\n".join(map(clean, [*lines, f"next: {command}"]))
 
 

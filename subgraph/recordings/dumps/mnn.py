@@ -12,6 +12,7 @@ from typing import Any
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import BARE, MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _text, checked_arrays
 from subgraph.recordings.files import Files
+from subgraph.storage import folders
 from subgraph.storage.tensors import Tensors
 
 HOLDS = ("float32",)
@@ -96,7 +97,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     what = "MNN's test folders hold float32"
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         path = folder / f"{name}.txt"
-        if not name or name.startswith("/") or ".." in Path(name).parts or name != Path(name).as_posix():
+        if not name or folders.leads_out(name) or name != Path(name).as_posix():
             raise InputError(f"'{name}': MNN's test folders hold no such name: it leads elsewhere", "rename the tensor")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_text.lines(array, "%.18e"), encoding="ascii")

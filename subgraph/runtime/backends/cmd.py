@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -32,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from subgraph import system
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, Unreachable, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
@@ -67,7 +67,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
         BackendError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
     """
     try:
-        words = shlex.split(command)
+        words = system.split(command)
     except ValueError as e:
         raise BackendError(f"cmd: {command}: {e}", "quote it as for a shell") from e
     if not words:

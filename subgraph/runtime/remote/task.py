@@ -190,7 +190,9 @@ def _is_held(file: Path) -> bool:
 def packed(job: Job) -> tuple[Job, dict[str, Path]]:
     """A job with paths relative to a folder of the worker's, and the files that belong at these places."""
     model = job.model
-    places = {f"model/{path.relative_to(model.parent)}": path for path in model.parent.rglob("*") if path.is_file()}
+    places = {
+        f"model/{path.relative_to(model.parent).as_posix()}": path for path in model.parent.rglob("*") if path.is_file()
+    }
     feeds = []
     for k, sample in enumerate(job.feeds):
         records = []
@@ -225,7 +227,7 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
     missing = sorted({key for key in files.values() if not (_kept() / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
-        if ".." in Path(name).parts or Path(name).is_absolute():
+        if folders.leads_out(name):
             raise BackendError(f"a file's name leads out of its folder: {name}")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,0 +1,548 @@
+"""`subgraph.system` on Windows: jobs, LockFileEx, a thread for each pipe."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import wintypes
+from pathlib import Path
+from typing import IO, Any
+
+assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
+
+TERMINATED = 143  # exit code of a command that was asked to end, as on Linux
+KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so when memory runs out
+# Options of `Popen`: Ctrl-C does not reach the process.
+APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+PYTHON = "Scripts/python.exe"  # in a virtual environment
+WEAKER: tuple[str, ...] = ()
+MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
+CHUNK = 1 << 16  # bytes
+MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
+LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
+LOCK_AT = 1 << 62  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
+RETRY, PATIENCE = 0.01, 3.0  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
+CREATE_SUSPENDED = 4
+LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, KILL_ON_JOB_CLOSE = 4, 0x200, 0x2000  # JOB_OBJECT_LIMIT_…
+PROCESS_ID_LIST, EXTENDED_LIMITS = 3, 9  # of JOBOBJECTINFOCLASS
+MAX_PROCESSES = 4096  # of a job, that are looked at
+FAIL_IMMEDIATELY, EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION = 1, 2, 33  # of LockFileEx
+CRASHES = {
+    0xC0000005: "SIGSEGV",  # access violation
+    0xC00000FD: "SIGSEGV",  # stack overflow
+    0xC0000374: "SIGABRT",  # the heap is damaged
+    0xC0000409: "SIGABRT",  # abort() and __fastfail
+    0xC000001D: "SIGILL",
+    0xC0000094: "SIGFPE",  # integer division by zero
+    0xC000013A: "SIGINT",
+    0xC0000017: KILLED,
+    0xC000012D: KILLED,  # the pagefile is full
+}
+
+_kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+_kernel.CreateJobObjectW.restype = wintypes.HANDLE
+
+
+def _check(result: int) -> int:
+    if not result:
+        raise ctypes.WinError(ctypes.get_last_error())
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------- groups
+
+
+class _Limits(ctypes.Structure):  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION
+    _fields_ = (
+        ("PerProcessUserTimeLimit", ctypes.c_int64),
+        ("PerJobUserTimeLimit", ctypes.c_int64),
+        ("LimitFlags", wintypes.DWORD),
+        ("MinimumWorkingSetSize", ctypes.c_size_t),
+        ("MaximumWorkingSetSize", ctypes.c_size_t),
+        ("ActiveProcessLimit", wintypes.DWORD),
+        ("Affinity", ctypes.c_size_t),
+        ("PriorityClass", wintypes.DWORD),
+        ("SchedulingClass", wintypes.DWORD),
+        ("IoInfo", ctypes.c_uint64 * 6),
+        ("ProcessMemoryLimit", ctypes.c_size_t),
+        ("JobMemoryLimit", ctypes.c_size_t),
+        ("PeakProcessMemoryUsed", ctypes.c_size_t),
+        ("PeakJobMemoryUsed", ctypes.c_size_t),
+    )
+
+
+class _ProcessIds(ctypes.Structure):  # JOBOBJECT_BASIC_PROCESS_ID_LIST
+    _fields_ = (
+        ("NumberOfAssignedProcesses", wintypes.DWORD),
+        ("NumberOfProcessIdsInList", wintypes.DWORD),
+        ("ProcessIdList", ctypes.c_size_t * MAX_PROCESSES),
+    )
+
+
+class ProcessGroup(subprocess.Popen[bytes]):
+    """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
+
+    The group is a job, whose processes the system ends when its only handle closes, which this process has; none can
+    leave it. Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may
+    use.
+    """
+
+    def __init__(
+        self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
+        seconds: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        self._limits = _Limits(LimitFlags=KILL_ON_JOB_CLOSE)
+        if memory is not None:
+            self._limits.LimitFlags |= LIMIT_JOB_MEMORY
+            self._limits.JobMemoryLimit = memory
+        self._job: wintypes.HANDLE | None = wintypes.HANDLE(_check(_kernel.CreateJobObjectW(None, None)))
+        try:
+            self.allow(seconds)
+            environment = {"PYTHONIOENCODING": "utf-8", **(os.environ if env is None else env)}
+            flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
+            super().__init__([str(word) for word in words], env=environment, creationflags=flags, **options)
+            process = wintypes.HANDLE(int(self._handle))  # type: ignore[attr-defined]
+            try:
+                _check(_kernel.AssignProcessToJobObject(self._job, process))
+            except OSError:
+                self.kill()
+                raise
+            ctypes.WinDLL("ntdll").NtResumeProcess(process)
+        except BaseException:
+            self._close_job()
+            raise
+
+    def allow(self, seconds: int | None) -> None:
+        """Let it use so much processor time from now on."""
+        if seconds is not None:
+            self._limits.LimitFlags |= LIMIT_JOB_TIME
+            self._limits.PerJobUserTimeLimit = seconds * 10_000_000
+        place, size = ctypes.byref(self._limits), ctypes.sizeof(self._limits)
+        _check(_kernel.SetInformationJobObject(self._job, EXTENDED_LIMITS, place, size))
+
+    def has_exited(self) -> bool:
+        """Its number is not used again while this object has its handle."""
+        return self.poll() is not None
+
+    def resident_memory(self) -> int:
+        """Bytes of resident memory of all of the group. Shared memory is counted for each."""
+        import psutil
+
+        found, total = _ProcessIds(), 0
+        _kernel.QueryInformationJobObject(self._job, PROCESS_ID_LIST, ctypes.byref(found), ctypes.sizeof(found), None)
+        for pid in found.ProcessIdList[: found.NumberOfProcessIdsInList]:
+            with contextlib.suppress(psutil.Error):
+                total += psutil.Process(pid).memory_info().rss
+        return total
+
+    def end(self, *, strays: bool = False) -> None:
+        """Kill all of it: nothing can stray. The exit code tells how it ended."""
+        if self._job is not None:
+            _kernel.TerminateJobObject(self._job, 1)
+            self.wait()
+            self._close_job()
+
+    def _close_job(self) -> None:
+        if self._job is not None:
+            _kernel.CloseHandle(self._job)
+            self._job = None
+
+    def close(self) -> None:
+        """Close the pipes of an ended group."""
+        for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
+            with contextlib.suppress(OSError):  # what was not sent is not wanted
+                pipe.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self.close()
+
+
+class Pipes:
+    """The standard streams of a child, all pipes. None of them is waited for alone; only `wait` waits.
+
+    Each has a thread, which closes it: Windows waits for pipes of this kind in no other way.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._changed = threading.Condition()
+        self._unsent: collections.deque[bytes] = collections.deque()
+        self._out: collections.deque[bytes] = collections.deque()  # the end is b"", and stays
+        self._errors: collections.deque[bytes] = collections.deque()
+        self._broken = self._closed = False
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        process.stdin = process.stdout = process.stderr = None
+        for work, words in ((self._receive, (stdout, self._out)), (self._receive, (stderr, self._errors)),
+                            (self._deliver, (stdin,))):  # fmt: skip
+            threading.Thread(target=work, args=words, daemon=True).start()
+
+    def _receive(self, pipe: IO[bytes], into: collections.deque[bytes]) -> None:
+        chunk = b"-"
+        with pipe:
+            while chunk:
+                try:
+                    chunk = os.read(pipe.fileno(), CHUNK)
+                except OSError:
+                    chunk = b""
+                with self._changed:
+                    into.append(chunk)
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: len(into) < MOST_KEPT or self._closed)
+
+    def _deliver(self, pipe: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), pipe:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._unsent or self._closed)
+                    if self._closed:
+                        return
+                    data = self._unsent.popleft()
+                try:
+                    while data:
+                        data = data[os.write(pipe.fileno(), data) :]
+                except OSError:
+                    with self._changed:
+                        self._broken = True
+                        self._changed.notify_all()
+                    return
+
+    def send(self, data: bytes) -> None:
+        """Send in the background."""
+        with self._changed:
+            self._unsent.append(data)
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until something can be read, or so long. Can the output be read, or has it ended?
+
+        Raises:
+            BrokenPipeError: nobody reads what is to be sent.
+        """
+        with self._changed:
+            printed = self._errors
+            self._changed.wait_for(lambda: self._out or (printed and printed[0]) or self._broken, seconds)
+            if self._broken and not self._out:
+                raise BrokenPipeError
+            return bool(self._out)
+
+    def read(self) -> bytes | None:
+        """What has come on standard output; b"" at its end, None where nothing has."""
+        return self._read(self._out)
+
+    def read_errors(self) -> bytes | None:
+        """As `read`, from standard error."""
+        return self._read(self._errors)
+
+    def _read(self, arrived: collections.deque[bytes]) -> bytes | None:
+        with self._changed:
+            if not arrived and self._process.poll() is not None:
+                self._changed.wait_for(lambda: arrived, LAST_WORDS)
+            if not arrived or not arrived[0]:
+                return arrived[0] if arrived else None
+            self._changed.notify_all()
+            return arrived.popleft()
+
+    def close(self) -> None:
+        """Let the threads end, once the child has."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def adopt_orphans() -> None:
+    """Not needed: no process leaves its job."""
+
+
+def end_own_group() -> None:
+    """Not needed: the job ends what this process has started."""
+
+
+def crash_name(code: int) -> str | None:
+    """What ended a process, `SIGSEGV` for example; None where it ended by itself. `code`: as `subprocess` gives it."""
+    return CRASHES.get(code & 0xFFFFFFFF)
+
+
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    """Ask a process that was started `APART` to end, as Ctrl-C does. Without a console it is ended."""
+    try:
+        process.send_signal(signal.CTRL_BREAK_EVENT)
+    except OSError:
+        process.terminate()
+
+
+# ---------------------------------------------------------------------------------------------------- own end
+
+
+def at_termination(call: Callable[[], object]) -> None:
+    """Windows asks a process to end by Ctrl-Break, as `interrupt` does: it is a KeyboardInterrupt, as Ctrl-C is."""
+    signal.signal(signal.SIGBREAK, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is."""
+    before = signal.signal(signal.SIGBREAK, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGBREAK, before)
+
+
+@contextlib.contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Delay Ctrl-C and a request to end until the block is done."""
+    if threading.current_thread() is not threading.main_thread():  # only this one is interrupted
+        yield
+        return
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGBREAK)
+    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if received:
+            signal.raise_signal(received[0])
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+
+
+class _MemoryStatus(ctypes.Structure):
+    _fields_ = (
+        ("length", wintypes.DWORD),
+        ("load", wintypes.DWORD),
+        *((name, ctypes.c_uint64) for name in ("total", "free", "page_total", "page_free", "virtual", "left", "more")),
+    )
+
+
+def _memory() -> _MemoryStatus:
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    _check(_kernel.GlobalMemoryStatusEx(ctypes.byref(status)))
+    return status
+
+
+def memory(share: float) -> int:
+    """Bytes: a share of the machine's memory."""
+    return int(_memory().total * share)
+
+
+def free_memory() -> int:
+    """Bytes that one process may use where the user gives no limit."""
+    return int(_memory().free * MEMORY_SHARE)
+
+
+def cores() -> int:
+    """The cores of the machine."""
+    return os.cpu_count() or 1
+
+
+def home_folder() -> str:
+    """The user's home folder by the system, whatever else the environment says; "" if it is not there."""
+    return os.environ.get("USERPROFILE", "")
+
+
+def processor() -> str:
+    """What the system calls its processor; "" where it does not say."""
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0") as key:
+            return " ".join(str(winreg.QueryValueEx(key, "ProcessorNameString")[0]).split())
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+class _Overlapped(ctypes.Structure):
+    _fields_ = (
+        ("Internal", ctypes.c_void_p),
+        ("InternalHigh", ctypes.c_void_p),
+        ("Offset", wintypes.DWORD),
+        ("OffsetHigh", wintypes.DWORD),
+        ("hEvent", wintypes.HANDLE),
+    )
+
+
+class Lock:
+    """The lock of a folder or file: held until `close`, or until this process ends, however it ends.
+
+    Of a folder a file beside it is locked, `.NAME.lock`, which goes with the handle: a folder with an open file in it
+    cannot be renamed.
+
+    Attributes:
+        works: False where the file system has no locks: nothing is held then.
+    """
+
+    def __init__(self, path: Path, *, wait: bool = True, shared: bool = False, name: str = "") -> None:
+        """`shared`: any number of processes may hold it so at once. `name`: what a folder will be renamed to.
+
+        Raises:
+            BlockingIOError: another process holds it (only without `wait`). OSError: there is no such path.
+        """
+        self.works = False
+        is_folder = path.is_dir()
+        try:
+            self._handle = _open_beside(path, name, wait) if is_folder else os.open(path, os.O_RDWR | os.O_NOINHERIT)
+        except PermissionError:
+            if not path.exists():
+                raise
+            return
+        try:
+            self._lock(wait, shared)
+            if is_folder:
+                path.lstat()
+        except OSError as e:
+            os.close(self._handle)
+            if isinstance(e, (BlockingIOError, FileNotFoundError)):
+                raise
+        else:
+            self.works = True
+
+    def _lock(self, wait: bool, shared: bool) -> None:
+        import msvcrt
+
+        flags = (0 if shared else EXCLUSIVE_LOCK) | (0 if wait else FAIL_IMMEDIATELY)
+        place = _Overlapped(Offset=LOCK_AT & 0xFFFFFFFF, OffsetHigh=LOCK_AT >> 32)
+        handle = wintypes.HANDLE(msvcrt.get_osfhandle(self._handle))
+        if not _kernel.LockFileEx(handle, flags, 0, 1, 0, ctypes.byref(place)):
+            if (code := ctypes.get_last_error()) == ERROR_LOCK_VIOLATION:
+                raise BlockingIOError(0, "another process holds the lock")
+            raise ctypes.WinError(code)
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self.works:
+            self.works = False
+            os.close(self._handle)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open_beside(folder: Path, name: str, wait: bool) -> int:
+    """
+    Raises:
+        BlockingIOError: another process holds it. PermissionError: nothing can be written there.
+    """
+    file = folder.with_name(f".{(name or folder.name).lstrip('.')}.lock")
+    while True:
+        try:
+            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOINHERIT | os.O_TEMPORARY)
+        except PermissionError:
+            if not file.exists():
+                raise
+        if not wait:  # its last holder is closing it
+            raise BlockingIOError(0, "another process holds the lock")
+        time.sleep(RETRY)
+
+
+def flush(path: Path) -> None:
+    """Have what was written to a file survive a power cut. Folders cannot be opened."""
+    if path.is_file():
+        handle = os.open(path, os.O_RDWR | os.O_BINARY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def move(path: Path, to: Path) -> None:
+    """Rename a file or folder; nothing is there. Waits a little where another program has something in it open."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            path.rename(to)
+            return
+        except PermissionError:
+            if to.exists() or time.monotonic() >= end:
+                raise
+        time.sleep(RETRY)
+
+
+def link_folder(link: Path, folder: Path) -> None:
+    """Have a folder also be found at another place: by a junction, which needs no privilege."""
+    import _winapi
+
+    _winapi.CreateJunction(str(folder), str(link))
+
+
+def cache_home() -> Path | None:
+    """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
+    return _home("XDG_CACHE_HOME", "LOCALAPPDATA")
+
+
+def config_home() -> Path | None:
+    """Where programs of this user keep their settings; None if there is no such folder."""
+    return _home("XDG_CONFIG_HOME", "APPDATA")
+
+
+def _home(*variables: str) -> Path | None:
+    homes = (Path(os.environ.get(name, "")) for name in variables)
+    return next((home for home in homes if home.is_absolute()), None)
+
+
+_reading = threading.Lock()  # a file's position, and what is read there
+
+
+def read_at(handle: int, count: int, offset: int) -> bytes:
+    """At most `count` bytes of an open file; threads may share the handle."""
+    with _reading:
+        os.lseek(handle, offset, os.SEEK_SET)
+        return os.read(handle, count)
+
+
+def read_nothing_ahead(handle: int) -> None:
+    """Windows reads ahead as it likes."""
+
+
+def buffer_lines() -> None:
+    """Microsoft's C library knows no buffering by lines."""
+
+
+def flush_c() -> None:
+    """Have C libraries of this process write what they hold back."""
+    ctypes.CDLL("ucrtbase").fflush(None)
+
+
+# ---------------------------------------------------------------------------------------------------- command lines
+
+
+def split(line: str) -> list[str]:
+    r"""The words of a command line. `\` stands for itself.
+
+    Raises:
+        ValueError: a quotation is not closed.
+    """
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    return list(lexer)
+
+
+def quote(word: str) -> str:
+    """A word as a command line has it, for cmd and PowerShell."""
+    if re.fullmatch(r"[\w+=:./\\~-]+", word):
+        return word
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + ("\\" if m[2] else "") + m[2], word) + '"'
+
+
+def join(words: Iterable[str]) -> str:
+    """Words as a command line, as `quote` writes them."""
+    return " ".join(map(quote, words))

@@ -1,0 +1,154 @@
+"""What every system gives: one set of names, groups that end with their parent, limits, locks, command lines.
+
+Covers `system` and `system.windows`. Where a system does without something, the test takes it away from this one.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from subgraph import system
+from tests.helpers.process_backends import until
+from tests.helpers.run_command import SOON
+
+HOME = Path(system.__file__).parent
+MIB = 1 << 20
+BUSY = "while True: pass"
+# The lock of the interpreter is held in C for minutes: a thread of the child could not end it.
+HOLDS_THE_LOCK = "import re; print('on', flush=True); re.match('(a+)+$', 'a' * 40 + 'b')"
+PARENT = """
+import sys, subprocess, time
+from subgraph import system
+{change}
+child = system.ProcessGroup([sys.executable, "-c", {code!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+NO_KERNEL = "system.posix._kill_when_closed = lambda held, group: False"  # macOS
+
+
+def names(file: str) -> set[str]:
+    """What a file defines, and others may use."""
+    found: set[str] = set()
+    for node in ast.parse((HOME / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            found |= {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
+    return found
+
+
+def test_both_files_have_the_names_that_are_asked_for() -> None:
+    for file in ("posix.py", "windows.py"):
+        assert set(system.__all__) <= names(file), file
+
+
+def test_both_classes_have_the_same_methods() -> None:
+    trees = [ast.parse((HOME / file).read_text(encoding="utf-8")) for file in ("posix.py", "windows.py")]
+    for name in ("ProcessGroup", "Pipes", "Lock"):
+        posix, windows = (
+            {m.name: m.args for c in tree.body if isinstance(c, ast.ClassDef) and c.name == name
+             for m in c.body if isinstance(m, ast.FunctionDef) and (m.name == "__init__" or m.name[0] != "_")}
+            for tree in trees
+        )  # fmt: skip
+        assert posix.keys() == windows.keys()
+        assert all([a.arg for a in posix[m].args] == [a.arg for a in windows[m].args] for m in posix)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("change", ["", pytest.param(NO_KERNEL, marks=pytest.mark.posix("it is in posix.py"))])
+def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(change: str) -> None:
+    code = PARENT.format(change=change, code=HOLDS_THE_LOCK)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+        until(lambda: not is_alive(pid))
+
+
+@pytest.mark.posix("what macOS lacks is taken from Linux")
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [({"seconds": 1}, BUSY), ({"memory": 300 * MIB}, f"import time; x = b'x' * (600 * {MIB}); time.sleep(600)")],
+)
+def test_limits_that_the_system_does_not_hold_are_watched(
+    limits: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with system.ProcessGroup([sys.executable, "-c", code], **limits) as child:
+        assert system.crash_name(child.wait(SOON)) == "SIGKILL"
+
+
+def test_processor_time_is_allowed_anew() -> None:
+    with system.ProcessGroup([sys.executable, "-c", BUSY]) as child:
+        child.allow(100)
+        child.allow(1)
+        if sys.platform != "win32":  # wine takes the limit and does not hold it
+            assert child.wait(SOON) != 0
+
+
+def test_what_a_child_says_arrives_though_it_has_ended() -> None:
+    pipe = subprocess.PIPE
+    code = "import sys; print(sys.stdin.readline()); print('x' * 100_000, file=sys.stderr)"
+    with system.ProcessGroup([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as child:
+        pipes = system.Pipes(child)
+        pipes.send(b"hel")
+        pipes.send(b"lo\n")
+        out, err, end = b"", b"", time.monotonic() + SOON
+        while (not out.strip() or len(err) < 100_000) and time.monotonic() < end:
+            pipes.wait(0.1)
+            out, err = out + (pipes.read() or b""), err + (pipes.read_errors() or b"")
+        pipes.close()
+    assert (out.split(), len(err.strip())) == ([b"hello"], 100_000)
+
+
+def test_a_lock_is_held_once(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "folder", tmp_path / "moved"
+    folder.mkdir()
+    code = f"""
+from pathlib import Path
+from typing import Any
+from subgraph.system import Lock
+try:
+    Lock(Path({str(moved)!r}), wait=False).close()
+except BlockingIOError:
+    print("held")
+"""
+    with system.Lock(folder, name=moved.name):
+        system.move(folder, moved)  # the lock goes with it
+        assert subprocess.check_output([sys.executable, "-c", code]).split() == [b"held"]
+    assert subprocess.check_output([sys.executable, "-c", code]) == b""
+    assert not list(tmp_path.glob("*.lock"))
+
+
+WORDS = ["subcut", "cut", "a b", r"C:\x\y z\m.onnx", "{model}", "pool1,conv2", "--opt=a;b", ""]
+
+
+def test_words_of_a_command_line_are_found_again() -> None:
+    assert system.split(system.join(WORDS)) == WORDS
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="Windows' own words")
+def test_windows_keeps_backslashes() -> None:
+    assert system.split(r'C:\tools\run.exe "C:\my models\m.onnx" {model}') == [
+        r"C:\tools\run.exe", r"C:\my models\m.onnx", "{model}",
+    ]  # fmt: skip
+    assert system.join([r"C:\a\m.onnx", "a b", 'say "x"']) == r'C:\a\m.onnx "a b" "say \"x\""'
