@@ -196,7 +196,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
     case = find_case(request.folder)
     verdicts = []
     for k in range(len(case.labels)):
-        with open_case(case, k, candidate, criterion, asked.reference()) as trials:
+        with asked.reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
             if not k:
                 resolve.log_caveat(trials)
             region = trials.whole()

@@ -123,7 +123,7 @@ def _verdict(
 
     if case.expected:
         return replay_test(case, case.expected, candidate, criterion)
-    with open_case(case, k, candidate, criterion, start_reference()) as trials:
+    with start_reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
         if not k:
             resolve.log_caveat(trials)
         return trials.verdict(trials.whole(), fresh=True)

@@ -25,7 +25,7 @@ from subgraph.trials.trial import Trials
 
 @contextmanager
 def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference) -> Iterator[Trials]:
-    """Trials on a case's model, fed with its sample `k`; the reference's process ends with the block.
+    """Trials on a case's model, fed with its sample `k`.
 
     Raises:
         InputError: an input is no single tensor. Others as `open_trials`.
@@ -36,7 +36,7 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
             raise InputError(f"input '{clean(name)}' of the case is no single tensor", "run its repro.py")
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, reference, open_workers(candidate) as workers:
+    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, open_workers(candidate) as workers:
         other = of_case(graph, case.place / CANDIDATE)
         setup = Setup(candidate, Feeding(tuple(inputs)), Path(temporary), criterion, candidate_model=other)
         with open_trials(graph, setup, reference, workers) as trials:

@@ -118,6 +118,10 @@ class LentWorker(Worker):
             feeds = replace(feeds, files=files)
         return self._named(lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds))
 
+    def names(self, what: str, model: Path, options: Mapping[str, Any]) -> list[str]:
+        """As `Worker.names`."""
+        return super().names(what, model.absolute(), options)
+
     def _named(self, act: Callable[[], T]) -> T:
         """Errors name files as the user does."""
         try:

@@ -496,7 +496,7 @@ def test_outcomes(verdict: Verdict, found: str) -> None:
 # ------------------------------------------------------------------------------------------------ all of it
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_all_of_them(here: Path) -> None:
     done = long("-c", "ort", "--jobs", "2", "--json", cwd=here)
     assert done.returncode == 1, done.stderr
