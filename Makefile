@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -74,6 +74,10 @@ test-torch: ## run the tests that need PyTorch, in a venv of its own
 	.venv-torch/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 onnxscript==0.7.2 --editable . $(TEST_TOOLS)
 	.venv-torch/bin/python -m pytest -n 2 tests/origins/torch tests/origins/test_source.py \
 		tests/origins/test_source_metadata.py tests/end_to_end/test_partial_backend.py tests/end_to_end/test_exported.py
+
+# `KIND=all`: also the quick tests of what is not about POSIX; `KIND=slow`: a sweep, and kills at ten moments.
+test-windows: $(STAMP) ## run the tests of Windows under wine (3 minutes; the first time 3 more, 2 GB of disk, and apt as root)
+	bash tests/windows/run.sh $(KIND)
 
 check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -6,8 +6,10 @@ command: `arrange` rewrites the words before typer reads them.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gc
+import io
 import json
 import logging
 import os
@@ -27,7 +29,7 @@ from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPag
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
 from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
-from subgraph.text import clean, clean_lines, is_text
+from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
 RESUMABLE = frozenset(
@@ -246,6 +248,10 @@ def main() -> None:
     """Run one command line and exit."""
     gc.set_threshold(500_000, 20, 20)  # reading 80,000 nodes makes 400,000 objects and hardly any cycle
     system.at_termination(lambda: sys.exit(system.TERMINATED))  # so that half-written folders are removed
+    codecs.register_error("plain", plain)  # the console of Windows has no →
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="plain")
     words = sys.argv[1:]
     as_json = "--json" in words
     if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":
@@ -271,8 +277,6 @@ def main() -> None:
 
 def _complete() -> int:
     """Answer bash's TAB: typer finds the names, `commands.completion` quotes them for bash."""
-    import io
-
     from subgraph.commands.completion import joined, replies
 
     line = os.environ.get("COMP_WORDS", "")
@@ -334,8 +338,6 @@ def _show(result: Result, as_json: bool) -> int:
         print(text, flush=True)
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except UnicodeEncodeError:  # a terminal that has no ×
-        sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
     except OSError as e:
         what = f"cannot write to standard output: {e.strerror}"
         _report({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)

@@ -31,6 +31,24 @@ def clean(name: str) -> str:
     return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
 
 
+PLAIN = {
+    "→": "->", "…": "...", "·": ".", "×": "x", "−": "-", "–": "-", "─": "-", "≤": "<=", "≥": ">=", "≠": "!=", "±": "+-",
+    "├": "|", "│": "|", "└": "`", "✗": "x", "∞": "inf", "²": "^2", "Σ": "sum",
+}  # fmt: skip
+
+
+def plain(e: UnicodeError) -> tuple[str, int]:
+    """What a terminal shows that lacks a character; to be registered as a handler of errors (`codecs`).
+
+    >>> import codecs
+    >>> codecs.register_error("plain", plain)
+    >>> "1 → 2 × 3 ☃".encode("ascii", "plain")
+    b'1 -> 2 x 3 ?'
+    """
+    assert isinstance(e, UnicodeEncodeError)
+    return "".join(PLAIN.get(c, "?") for c in e.object[e.start : e.end]), e.end
+
+
 def cell(text: str) -> str:
     """A text for a cell of a spreadsheet: cleaned, and it never starts a formula.
 

@@ -13,6 +13,7 @@ from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.runtime.reference import PLAIN
+from subgraph.system import WEAKER
 from subgraph.text import clean
 from subgraph.version import versions
 
@@ -43,6 +44,7 @@ def doctor() -> Result:
     own = versions()
     width = max(len(clean(row.name)) for row in rows)
     lines = [f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}"]
+    lines += [f"on this system: {text}" for text in WEAKER]
     lines += [f"{clean(r.name):<{width}}  {'ok' if r.usable else 'fails'}  {clean(r.says)}".rstrip() for r in rows]
     document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
     return Result(document, "\n".join(lines), code)

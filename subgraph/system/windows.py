@@ -277,7 +277,7 @@ def interrupt(process: subprocess.Popen[Any]) -> None:
     """Ask a process that was started `APART` to end, as Ctrl-C does. Without a console it is ended."""
     try:
         process.send_signal(signal.CTRL_BREAK_EVENT)
-    except OSError:
+    except (OSError, SystemError):  # Python 3.11 gives a SystemError
         process.terminate()
 
 

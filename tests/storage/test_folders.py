@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -250,10 +249,8 @@ def test_sweep_takes_only_what_killed_runs_left(tmp_path: Path) -> None:
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Locked, as by a run that lives."""
-    handle = os.open(path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    yield
-    os.close(handle)
+    with Lock(path):
+        yield
 
 
 def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
@@ -287,7 +284,7 @@ def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: 
     def flock(handle: int, what: int) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     (tmp_path / f".x.1{NEW}").mkdir()
     write(tmp_path / "place", "old")
     write(tmp_path / "place", "new")

@@ -6,12 +6,10 @@ Covers `storage.store` and `storage.store_entry`.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import math
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +33,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.folders import NEW
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
+from subgraph.system import Lock
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import PATIENCE, environment, tree
 
@@ -486,15 +485,10 @@ def test_what_a_living_process_uses_stays(root: Path) -> None:
 
 def test_what_is_being_read_stays(root: Path) -> None:
     made = fill(root, 5)
-    handle = os.open(root / made[1][:2] / made[1], os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_SH)
-    try:
-        with Store(root, 1500) as store:
-            put(store, KEY)
-            assert keys(root) == {KEY, made[1]}
-            assert store.get(made[1])  # many may read at once
-    finally:
-        os.close(handle)
+    with Lock(root / made[1][:2] / made[1], shared=True), Store(root, 1500) as store:
+        put(store, KEY)
+        assert keys(root) == {KEY, made[1]}
+        assert store.get(made[1])  # many may read at once
 
 
 def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,10 +512,8 @@ def test_nobody_takes_away_what_we_look_at(root: Path, monkeypatch: pytest.Monke
     place = with_tensor(root)
 
     def checked(path: Path) -> tuple[int, str]:
-        handle = os.open(place, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(handle)
+            Lock(place, wait=False)
         return real(path)
 
     with Store(root) as store:
@@ -549,7 +541,7 @@ def test_without_locks_it_works(root: Path, monkeypatch: pytest.MonkeyPatch, sai
 
     made = fill(root, 5)
     tick(root)
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     with Store(root, 1000) as store:
         assert store.get(made[1])
         put(store, KEY)
@@ -887,10 +879,13 @@ with Store(Path(sys.argv[1])) as store:
 """
 
 
+@pytest.mark.posix("Windows has no limit on the size of files")
 def test_files_that_may_not_grow(root: Path) -> None:
     """A quota, played by a limit on the size of files."""
 
     def limited() -> None:
+        import resource
+
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
     told = finish(start(LIMITED, root, preexec_fn=limited))

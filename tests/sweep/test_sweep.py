@@ -7,7 +7,6 @@ Covers `sweep.sweep`, `sweep.document`, `sweep.operator_tests`, `sweep.result_fo
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from subgraph.documents import schema
 from subgraph.reports.html import render_sweep
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.sweep.sweep import outcome_of
+from subgraph.system import Lock
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.process_backends import MARK, all_gone, until
@@ -50,8 +50,8 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "collected"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "lock").touch()
+    with Lock(folder / "lock"):
         if not (folder / "done").exists():
             done = long("-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder)
             assert done.returncode == 0, done
