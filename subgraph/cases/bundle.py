@@ -220,7 +220,7 @@ def _unchanged(
 def _missing_scripts(evidence: Mapping[str, Any] | None, files: Mapping[str, Path | bytes]) -> Iterator[str]:
     """Code that the candidate's command names and that does not go along."""
     for word in (evidence or {}).get("request", {}).get("identity", {}).get("files", {}):
-        goes = f"{CANDIDATE_FILES}/{normpath(word)}" in files or Path(word).resolve() in files.values()
+        goes = f"{CANDIDATE_FILES}/{Path(normpath(word)).as_posix()}" in files or Path(word).resolve() in files.values()
         if word.endswith(CODE) and not goes:
             yield f"{clean(Path(word).name)} of the candidate is not packed: --candidate-files PATH packs it"
 

@@ -174,12 +174,16 @@ class Redactor:
 
     def _word(self, word: str) -> str:
         """A placeholder, a short number, or a script that goes along; `REMOVED` for any other word."""
-        stays = _PLACE.fullmatch(word) or _NUMBER.fullmatch(word) or os.path.normpath(word) in self.scripts
+        stays = (
+            _PLACE.fullmatch(word)
+            or _NUMBER.fullmatch(word)
+            or PurePath(os.path.normpath(word)).as_posix() in self.scripts
+        )
         return word if stays else REMOVED
 
     def _name(self, word: str) -> str:
         """The name of a program, a backend or a candidate, without its folder."""
-        if os.path.normpath(word) in self.scripts:
+        if PurePath(os.path.normpath(word)).as_posix() in self.scripts:
             return word
         name = PurePath(word.replace("\\", "/")).name
         return name if _NAME.fullmatch(name) and not self._is_private(name) else REMOVED if word else ""
@@ -189,7 +193,8 @@ class Redactor:
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
-        head, sep, rest = spec.partition(":")
+        drive = 2 if re.match(r"[A-Za-z]:[\\/]", spec) else 0  # `C:\mine.py`
+        head, sep, rest = spec[drive:].partition(":")
         if sep and RUN in capabilities(head).commands:
             return f"{head}:{self.command(rest)}"
         settings = (word.partition("=") for word in rest.split(",") if word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def _project_candidates() -> list[BackendRow]:
 
 
 def _is_executable(program: str, folder: str) -> bool:
-    return shutil.which(Path(folder, program) if "/" in program else program) is not None
+    return shutil.which(Path(folder, program) if re.search(r"[\\/]", program) else program) is not None
 
 
 def _what_and_hint(e: SubcutError) -> str:

@@ -603,4 +603,9 @@ def _c_library() -> Any:
 # ---------------------------------------------------------------------------------------------------- command lines
 
 
+def program(word: str, folder: str | None) -> str:
+    """The first word of a command that runs in a folder, as `Popen` takes it."""
+    return word
+
+
 split, join, quote = shlex.split, shlex.join, shlex.quote

@@ -536,6 +536,11 @@ def split(line: str) -> list[str]:
     return list(lexer)
 
 
+def program(word: str, folder: str | None) -> str:
+    """The first word of a command that runs in a folder, as `Popen` takes it: from where this process stands."""
+    return str(Path(folder, word).resolve()) if folder and re.search(r"[\\/]", word) else word
+
+
 def quote(word: str) -> str:
     """A word as a command line has it, for cmd and PowerShell."""
     if re.fullmatch(r"[\w+=:./\\~-]+", word):

@@ -39,7 +39,7 @@ from tests.helpers.run_command import PATIENCE, environment, tree
 
 PACKAGE = Path(subgraph.__file__).parent.parent
 KEY = digest("key")
-ROOT = os.geteuid() == 0
+ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -297,10 +297,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder more": (lambda e: (e / "more").mkdir(), "'more' does not belong there"),
     "a link more": (lambda e: (e / "more").symlink_to("out.npy"), "'more' does not belong there"),
     "a link": (lambda e: linked(e / "out.npy"), "'out.npy' does not belong there"),
-    "a fifo": (lambda e: instead(e / "empty", os.mkfifo), "'empty' does not belong there"),
+    "a fifo": (lambda e: instead(e / "empty", lambda path: os.mkfifo(path)), "'empty' does not belong there"),
     "all files missing": (lambda e: instead(e, Path.mkdir), f"no {NAME}"),
     "a file instead": (lambda e: instead(e, Path.touch), "it is no folder"),
-    "a fifo instead": (lambda e: instead(e, os.mkfifo), "it is no folder"),
+    "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "it is no folder"),
     "a link instead": (linked, "it is no folder"),
     "a dead link instead": (lambda e: instead(e, lambda path: path.symlink_to("nowhere")), "it is no folder"),
 }

@@ -144,7 +144,8 @@ class _Commands:
 
 
 def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
-    command = [fill(word, places) for word in words]
+    first, *rest = (fill(word, places) for word in words)
+    command = [system.program(first, cwd), *rest]
     for wait in (*RETRY_SECONDS, None):
         try:
             # It prints where this process prints; the parent keeps the last lines.
@@ -170,7 +171,7 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
         return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
     if code == LOST:
         return lost(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
-    if name := crash_name(code if code < 0 else SIGNALLED - code):
+    if name := crash_name(code) or crash_name(SIGNALLED - code):
         return WorkerDied(f"the {step} command {command} was ended by {name}", process={"signal": name})
     if step == "convert":
         return Refused(f"the {what}")
