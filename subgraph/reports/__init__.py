@@ -85,7 +85,7 @@ def element(value: Any) -> str:
 
 def percent(share: Any) -> str:
     """`93 %`; a dash for None."""
-    return UNKNOWN if share is None else share if isinstance(share, str) else f"{share * 100:.0f} %"
+    return UNKNOWN if share is None else share if isinstance(share, str) else f"{round(share * 100) or 0} %"
 
 
 def seconds(value: float) -> str:

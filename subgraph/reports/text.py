@@ -50,7 +50,8 @@ def render(document: Document) -> str:
     lines += shares(shown)
     lines += [] if shown["agree"] else predictions(shown)
     if shown["alone"]:
-        lines.append(f"{count(len(shown['alone']), 'piece')} that fail alone and explain little of the final error:")
+        pieces = "1 piece fails" if len(shown["alone"]) == 1 else f"{len(shown['alone'])} pieces fail"
+        lines.append(f"{pieces} alone and explain{'s' if len(shown['alone']) == 1 else ''} little of the final error:")
         lines += [f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]]
     lines += other_model(shown)
     lines += [f"note: {note}" for note in shown["notes"]]

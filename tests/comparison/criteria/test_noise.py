@@ -25,7 +25,7 @@ from subgraph.verdict import Signature, Status
 from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
 from tests.helpers.examples import examples
 
-FP32, FP16, BF16, INT8 = Precision
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)

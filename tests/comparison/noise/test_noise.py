@@ -36,7 +36,7 @@ from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
 from tests.helpers.examples import examples
 
-FP32, FP16, BF16, INT8 = Precision
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
