@@ -49,6 +49,17 @@ def plain(e: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(c, "?") for c in e.object[e.start : e.end]), e.end
 
 
+def behind_colon(spec: str) -> tuple[str, str, str]:
+    r"""As `partition(":")`; a drive of Windows is no word of its own.
+
+    >>> behind_colon("ort:opt=basic"), behind_colon(r"C:\mine.py:a=1")
+    (('ort', ':', 'opt=basic'), ('C:\\mine.py', ':', 'a=1'))
+    """
+    drive = 2 if re.match(r"[A-Za-z]:[\\/]", spec) else 0
+    head, colon, rest = spec[drive:].partition(":")
+    return spec[:drive] + head, colon, rest
+
+
 def cell(text: str) -> str:
     """A text for a cell of a spreadsheet: cleaned, and it never starts a formula.
 

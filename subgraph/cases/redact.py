@@ -22,6 +22,7 @@ from subgraph import plugins, system
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import RUN
 from subgraph.system import home_folder, memory, processor
+from subgraph.text import behind_colon
 from subgraph.verdict import Signature, Status
 
 REMOVED = "REMOVED"  # replaces a word of a command line
@@ -174,16 +175,15 @@ class Redactor:
 
     def _word(self, word: str) -> str:
         """A placeholder, a short number, or a script that goes along; `REMOVED` for any other word."""
-        stays = (
-            _PLACE.fullmatch(word)
-            or _NUMBER.fullmatch(word)
-            or PurePath(os.path.normpath(word)).as_posix() in self.scripts
-        )
+        stays = _PLACE.fullmatch(word) or _NUMBER.fullmatch(word) or self._is_script(word)
         return word if stays else REMOVED
+
+    def _is_script(self, word: str) -> bool:
+        return PurePath(os.path.normpath(word)).as_posix() in self.scripts
 
     def _name(self, word: str) -> str:
         """The name of a program, a backend or a candidate, without its folder."""
-        if PurePath(os.path.normpath(word)).as_posix() in self.scripts:
+        if self._is_script(word):
             return word
         name = PurePath(word.replace("\\", "/")).name
         return name if _NAME.fullmatch(name) and not self._is_private(name) else REMOVED if word else ""
@@ -193,8 +193,7 @@ class Redactor:
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
-        drive = 2 if re.match(r"[A-Za-z]:[\\/]", spec) else 0  # `C:\mine.py`
-        head, sep, rest = spec[drive:].partition(":")
+        head, sep, rest = behind_colon(spec)
         if sep and RUN in capabilities(head).commands:
             return f"{head}:{self.command(rest)}"
         settings = (word.partition("=") for word in rest.split(",") if word)

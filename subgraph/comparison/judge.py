@@ -14,7 +14,7 @@ from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
-from subgraph.text import clean
+from subgraph.text import behind_colon, clean
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Signature, Status, gravity
 
@@ -65,7 +65,7 @@ def _split(text: str) -> tuple[str, str]:
     elif text.endswith(".py"):
         name, options = text, ""
     else:
-        name, _, options = text.partition(":")
+        name, _, options = behind_colon(text)
     return ("threshold", text) if any(sign in name for sign in "<>") else (name, options)
 
 

@@ -290,9 +290,8 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
             raise UsageError(f"candidate {clean(spec)}: '{clean(word)}' is no setting", "BACKEND:key=value,key=value")
         if key in options:
             raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once")
-        is_path = (
-            folder and re.search(r"[\\/]", value) and Path(folder, value).exists()
-        )  # a bare word may be a device's name
+        named = re.search(r"[\\/]", value)  # a bare word may be a device's name
+        is_path = folder and named and Path(folder, value).exists()
         options[key] = str(Path(folder, value)) if is_path else value
     return options
 

@@ -230,7 +230,7 @@ class Store:
                 session, self._sessions[session] = folders.fresh(parent, "store")
                 for name, text in ((".gitignore", GITIGNORE), ("CACHEDIR.TAG", CACHEDIR_TAG)):
                     if parent == self.root and not (parent / name).exists():
-                        (session / name).write_text(text, encoding="ascii")
+                        (session / name).write_bytes(text.encode())
                         (session / name).replace(parent / name)
                 (session / "rooms").mkdir()
                 self._session = session

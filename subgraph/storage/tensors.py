@@ -60,7 +60,7 @@ class Record:
 
     def within(self, folder: Path | str) -> Record:
         """The same record, whose files lie in this folder; absolute ones stay where they are."""
-        return replace(self, files=tuple(str(Path(folder, file)) for file in self.files))
+        return replace(self, files=tuple(Path(folder, file).as_posix() for file in self.files))
 
     def value(self, *, mapped: bool = False) -> Value:
         """The value, where the files' names are absolute paths; otherwise as `load`."""

@@ -81,6 +81,7 @@ def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", SLOW)))
 
 
+@pytest.mark.posix("wine takes the limit of a job and does not hold it")
 def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_process, "MEMORY_SHARE", 1e-9)
     with pytest.raises(ModelError, match=r"m.onnx: .*at its limit of time or memory"):
@@ -102,6 +103,7 @@ def test_what_onnx_reports_is_told(tmp_path: Path) -> None:
         assert process.infer_shapes(model).graph.node[0].op_type == "MatMul"
 
 
+@pytest.mark.posix("it asks for RLIMIT_CPU")
 def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit counts from the call: what earlier calls used does not count."""
     neg = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")

@@ -78,6 +78,7 @@ def test_a_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
     assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
 
 
+@pytest.mark.posix("under wine onnxruntime says that there is no DXGI")
 def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
     """Node and tensor names at once, through the command, with every tensor on disk, and the script after it."""
     odd = [n for n in NAMES if n != "\ud800"]  # protobuf holds no lone surrogates
@@ -148,6 +149,7 @@ def test_a_result_appears_and_is_replaced(place: Path) -> None:
     assert [p.name for p in place.parent.iterdir()] == ["place"]
 
 
+@pytest.mark.posix("permissions of Windows are others")
 def test_a_result_has_the_users_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -170,6 +172,7 @@ def test_what_fails_leaves_the_old_result_or_nothing(fails: type[BaseException],
 
 
 @pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.posix("Windows has no SIGTERM for others")
 def test_a_signal_waits_until_all_is_cleared(
     number: int, raises: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +281,7 @@ def test_a_folder_that_others_take_away_is_made_again(tmp_path: Path, monkeypatc
     assert only(tmp_path / "parent/place", "x")
 
 
+@pytest.mark.posix("it takes flock away")
 def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS locks no folders."""
 
@@ -302,6 +306,7 @@ def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: 
         ("/proc", "cannot write in /proc"),
     ],
 )
+@pytest.mark.posix("places in /proc, and Linux's words")
 def test_a_place_that_cannot_be(parent: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")

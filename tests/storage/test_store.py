@@ -37,6 +37,7 @@ from subgraph.system import Lock
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import PATIENCE, environment, tree
 
+NOT_THERE = pytest.mark.posix("Windows has no such names, and no links or pipes for everybody")
 PACKAGE = Path(subgraph.__file__).parent.parent
 KEY = digest("key")
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -109,6 +110,7 @@ def hidden(root: Path) -> list[Path]:
 
 
 @given(DOCUMENTS, FILES)
+@pytest.mark.posix("it makes names that end in a dot")
 def test_what_is_put_is_got(document: dict[str, Any], files: dict[str, bytes]) -> None:
     assume(NAME not in files)
     with tempfile.TemporaryDirectory() as place:
@@ -210,7 +212,17 @@ def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exceptio
         assert store.put(KEY, {"a": (1, 2)}, folder).document == {"a": [1, 2]}  # nothing was lost
 
 
-@pytest.mark.parametrize("name", [NAME, ".hidden", "a b", "ü", "a\n", "a:b", "folder/", "link", "fifo"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        NAME,
+        ".hidden",
+        "a b",
+        "ü",
+        "folder/",
+        *(pytest.param(name, marks=NOT_THERE) for name in ("a\n", "a:b", "link", "fifo")),
+    ],
+)
 def test_a_folder_holds_plain_files_with_plain_names(name: str, root: Path, tmp_path: Path, said: list[str]) -> None:
     with Store(root) as store:
         folder = store.new_folder()
@@ -320,6 +332,7 @@ def other(root: Path) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.posix("half of the damages are links, pipes and odd names")
 def test_damage_is_noticed(damage: str, root: Path, said: list[str]) -> None:
     do, why = DAMAGES[damage]
     do(with_tensor(root))
@@ -383,6 +396,7 @@ def test_the_last_page_ends_where_it_ends(root: Path, said: list[str]) -> None:
     dropped(root, "a is not what was written", said)
 
 
+@pytest.mark.posix("symbolic links need a privilege on Windows")
 def test_nothing_outside_is_touched(root: Path, tmp_path: Path, said: list[str]) -> None:
     """A store that came with somebody's folder may be full of links."""
     place = with_tensor(root)
@@ -483,6 +497,7 @@ def test_what_a_living_process_uses_stays(root: Path) -> None:
     assert made[0] not in keys(root)
 
 
+@pytest.mark.posix("the lock is a file beside, which it lists")
 def test_what_is_being_read_stays(root: Path) -> None:
     made = fill(root, 5)
     with Lock(root / made[1][:2] / made[1], shared=True), Store(root, 1500) as store:
@@ -535,6 +550,7 @@ def test_what_goes_while_we_look_is_not_there(root: Path, monkeypatch: pytest.Mo
     assert said == []
 
 
+@pytest.mark.posix("it takes flock away")
 def test_without_locks_it_works(root: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     def flock(handle: int, what: int) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
@@ -762,6 +778,7 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
         ("dead", "it is no folder"),
     ],
 )
+@pytest.mark.posix("places in /proc, and Linux's words")
 def test_a_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dead").symlink_to("/nowhere/at/all")
@@ -894,6 +911,7 @@ def test_files_that_may_not_grow(root: Path) -> None:
     assert keys(root) == set()
 
 
+@pytest.mark.posix("Linux's words")
 def test_no_place_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
@@ -920,6 +938,7 @@ def test_a_disk_that_cannot_be_read(root: Path, monkeypatch: pytest.MonkeyPatch,
         assert store.get(KEY)
 
 
+@pytest.mark.posix("an open file keeps its folder on Windows")
 def test_a_store_that_is_removed_meanwhile(root: Path, said: list[str]) -> None:
     with Store(root) as store:
         put(store, KEY, a=b"x")
