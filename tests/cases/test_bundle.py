@@ -106,7 +106,7 @@ def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir(parents=True)
     for name in ("model.onnx", "input.npy"):
         (folder / name).write_bytes(files()[name])
-    (folder / "mine.py").write_text(BACKEND)
+    (folder / "mine.py").write_text(BACKEND, encoding="utf-8")
     spec = f"mine.py:api_key={TYPED}"
     done = subcut("bisect", "model.onnx", "-i", folder / "input.npy", "-c", spec, cwd=folder, env=secrets(folder))
     assert done.code == 1, done
@@ -225,14 +225,14 @@ def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
 
 
 TALKATIVE = """
-import os, onnx
+import os, onnx, platform
 from onnx.reference import ReferenceEvaluator
 def load(model, options):
     evaluator, nodes = ReferenceEvaluator(str(model)), onnx.load(str(model)).graph.node
     def run(feeds):
         if not any(node.name == "n1" for node in nodes):
             return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
-        raise RuntimeError(f"host={os.uname().nodename} home={os.path.expanduser('~')}/x url=https://bob:hunter2@h.x/p?sig=abc1"
+        raise RuntimeError(f"host={platform.node()} home={os.path.expanduser('~')}/x url=https://bob:hunter2@h.x/p?sig=abc1"
             " Authorization: Basic Ym9iOmh1bnRlcjI= db=postgres://u:pw@db/x ip=10.1.2.3 bobuser@corp.example")
     return run
 """

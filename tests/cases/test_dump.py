@@ -72,6 +72,7 @@ def test_no_tensor(graph: Graph) -> None:
 # ------------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.posix("it compares the path that is printed")
 def test_a_choice(here: Path) -> None:
     done = subcut("dump", "conv1", "p*l?", cwd=here)
     assert done == Done(0, "3 tensors\nsubcut_out/dump/\n", "model: resnet50.onnx (the only .onnx here)\n")
