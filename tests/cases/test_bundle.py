@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -207,7 +208,7 @@ def test_what_is_in_it(packed: Path) -> None:
 
 
 def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
-    host = os.uname().nodename
+    host = platform.node()
     with zipfile.ZipFile(packed) as file:
         data = {name: file.read(name) for name in file.namelist()}
     words = [*LEAKS, str(bisected.parent), str(bisected.parents[1].name)]
