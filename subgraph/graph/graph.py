@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -208,8 +209,8 @@ class Graph:
         return self.kinds(self.maker)
 
     @cached_property
-    def _all_infos(self) -> dict[str, protobuf.ValueInfoProto]:
-        return self.value_infos()
+    def _all_infos(self) -> dict[str, tuple[int, protobuf.ValueInfoProto]]:
+        return {name: (k, info) for k, (name, info) in enumerate(self.value_infos().items())}
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
         """As `readers`, of a few tensors: one pass over the nodes below, without building the index."""
@@ -326,13 +327,14 @@ class Graph:
     # ------------------------------------------------------------------------------------------------ types
 
     def value_infos(self, names: Iterable[str] | None = None) -> dict[str, protobuf.ValueInfoProto]:
-        """Declarations of graph inputs, outputs and value_info by tensor: all, or those of `names`.
+        """Declarations of graph inputs, outputs and value_info by tensor, in file order: all, or of `names`.
 
         Raises:
             ModelError: a value_info is damaged.
         """
-        if names is not None and (all_infos := self.index_if_built("_all_infos")) is not None:
-            return {n: all_infos[n] for n in names if n in all_infos}
+        if names is not None and (known := self.index_if_built("_all_infos")) is not None:
+            found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
+            return {info.name: info for _, info in found}
         graph, cls = self.model.graph, protobuf.protos().ValueInfoProto
         selected = None if names is None else set(names)
         inner = protobuf.value_infos(self.skeleton, selected)

@@ -195,8 +195,10 @@ class Workers:
         """A worker for this block, which loads `loads` models in it; `fresh`: a new process that ends with the block.
 
         Raises:
-            WorkerDied: the workers were closed before the block's end; a verdict made in it would mean nothing.
+            WorkerDied: the workers were closed, before or in the block; a verdict made in it would mean nothing.
         """
+        if self._closed:
+            raise stopped()
         worker, loaded = (self._start(), 0) if fresh else self._take()
         worker.deadline = self.deadline
         try:

@@ -39,6 +39,18 @@ def test_nothing_of_the_rest_comes_along(resnet: Path) -> None:
     assert {v.name for v in model.graph.value_info} < names
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_types_stay_in_the_order_of_the_file(prepared: bool, tmp_path: Path) -> None:
+    def declare(model: onnx.ModelProto) -> None:
+        names = "e", "b", "d", "c", "a"
+        model.graph.value_info.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in names)
+
+    nodes = "a = Relu(x) b = Neg(a) c = Abs(b) d = Neg(c) e = Abs(d) y = Neg(e)"
+    g = text_models.load(tmp_path, f"g (float[2] x) => (float[2] y) {{ {nodes} }}", declare)
+    made = cut(g.prepare() if prepared else g, "#1", "#5").to_model()
+    assert [info.name for info in made.graph.value_info] == ["e", "b", "d", "c"]
+
+
 def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
     """Cutting twice gives the same, because cutting does not change the Graph."""
     path = graphs.data_within_attributes(tmp_path)

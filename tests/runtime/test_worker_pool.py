@@ -217,10 +217,13 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
     all_gone(mark)
 
 
-def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) -> None:
+def test_after_closing_none_is_started(
+    pool: Callable[..., Workers], mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine = pool()
     mine.close()
     mine.close()
+    monkeypatch.setattr(worker_pool, "Worker", None)
     for fresh in (False, True):
         with pytest.raises(WorkerDied, match="were stopped"):
             use(mine, fresh=fresh)

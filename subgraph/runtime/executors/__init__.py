@@ -93,7 +93,7 @@ def connected(spec: str, resources: Mapping[str, float]) -> Connection:
             executor = plugin.connect(address, resources) if plugin else _made(spec)
             _connected[key] = Connection(spec, executor, plugin)
             if len(_connected) == 1:
-                atexit.register(close)
+                atexit.register(_let_go)
         return _connected[key]
 
 
@@ -129,6 +129,12 @@ def close() -> None:
         thread.join(LAST_SECONDS)
 
 
-def _shut_down(executor: Executor) -> None:
+def _let_go() -> None:
+    """As `close`, without waiting: Python 3.12 starts no thread any more when it ends."""
+    for connection in _connected.values():
+        _shut_down(connection.executor, wait=False)
+
+
+def _shut_down(executor: Executor, *, wait: bool = True) -> None:
     with suppress(Exception):  # it may be gone already
-        executor.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=wait, cancel_futures=True)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from subgraph import documents
 from subgraph.documents import to_json
@@ -26,7 +24,6 @@ from subgraph.runtime.executors import Connection
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote import task
 from subgraph.runtime.run_result import Job, RunResult, from_document
-from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers, ended_by_cancel, is_cancelled, stopped
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
@@ -76,16 +73,15 @@ class RemoteWorkers(Workers):
         reply, _ = self._performed({**self._task, "do": "about"}, {}, "")
         return documents.from_json(BackendInfo, reply["about"])
 
-    @contextmanager
-    def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
+    def borrow(self, *, loads: int = 0, fresh: bool = False) -> NoReturn:
         """
         Raises:
-            BackendError: its processes are elsewhere.
+            BackendError: its processes are elsewhere. WorkerDied: the workers were closed.
         """
-        if not self._closed:
-            what = f"this takes a process of {clean(self.candidate.name)} on this machine"
-            raise BackendError(what, "leave --executor out")
-        yield self._start()  # raises what says that the workers were closed
+        if self._closed:
+            raise stopped()
+        what = f"this takes a process of {clean(self.candidate.name)} on this machine"
+        raise BackendError(what, "leave --executor out")
 
     def run(self, job: Job) -> RunResult:
         """As of `Workers`.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,32 @@ def test_any_executor_by_module_or_file(tmp_path: Path) -> None:
     for name, why in (("none", "gave int"), ("fails", "no cluster"), ("absent", "AttributeError")):
         with pytest.raises(BackendError, match=why):
             executors.connected(f"{tmp_path}/cluster.py:{name}", {})
+
+
+ENDS = """
+import atexit, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from subgraph.runtime import executors
+
+class Pool(ThreadPoolExecutor):
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        print("shut down", cancel_futures)
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+if __name__ == "__main__":
+    executors.connected("ends:Pool", {})
+    atexit.register(setattr, threading.Thread, "start", refuse)  # runs before what was registered earlier
+"""
+
+
+def test_a_script_ends_where_python_starts_no_thread_any_more(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    words = [sys.executable, "ends.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "shut down True\n", "")
 
 
 @pytest.mark.parametrize("spec", ["dask://", "make", ":make", "a.py:", "a.py:x y"])

@@ -126,6 +126,15 @@ def test_files_go_by_content_elsewhere(folder: Path, cluster: Cluster, monkeypat
 
 
 @pytest.mark.usefixtures("cluster")
+def test_no_worker_elsewhere_is_lent(folder: Path) -> None:
+    workers = open_workers(Candidate("c", str(folder / "backend.py"), {}, executor="cluster.py:make"))
+    with workers, pytest.raises(BackendError, match="takes a process of c on this machine"):
+        workers.borrow()
+    with pytest.raises(WorkerDied, match="were stopped"):
+        workers.borrow()
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_crash_is_the_candidates(folder: Path) -> None:
     assert run_in(folder, crash="1") is Signature.CRASH
 
