@@ -20,6 +20,7 @@ from typing import Any
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, is_text, nearest
 
+RANDOM_WEIGHTS = re.compile(r"random(?::([0-9]{1,9}))?")  # of `--weights`, in place of a file: drawn from a seed
 log = logging.getLogger("subcut")
 
 # key -> type of its value in the file
@@ -198,7 +199,7 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
         raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}", "correct that line")
-    if key in ("model", "output", "custom_ops") or (key == "weights" and not value.startswith("random")):
+    if key in ("model", "output", "custom_ops") or (key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
         return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)

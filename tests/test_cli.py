@@ -425,6 +425,20 @@ def test_a_project_file_serves_the_folders_below(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "there"),
     [
+        ("random:7", "random:7"),
+        ("random", "random"),
+        ("random.caffemodel", "{here}/random.caffemodel"),
+    ],
+)
+def test_weights_in_a_project_file_lie_beside_it(words: str, there: str, tmp_path: Path) -> None:
+    (tmp_path / "subcut.toml").write_text(f"weights = {words!r}\n")
+    (tmp_path / "below").mkdir()
+    assert project.load(tmp_path / "below").get("weights") == there.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
         ("noise", "noise"),
         ("mine.py", "{here}/mine.py"),
         ("./mine.py:tight", "{here}/mine.py:tight"),

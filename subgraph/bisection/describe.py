@@ -227,6 +227,7 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
     return document.StepDocument(
         number=step.number,
         kind=", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
+        query=step.query.kind,
         purpose=step.purpose,
         first=labels[0] if labels else "",
         last=labels[-1] if labels else "",

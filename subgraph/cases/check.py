@@ -29,18 +29,24 @@ from subgraph.text import clean
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
 LEAST = 7  # opset; onnx converts no further back
-FULL = "the full model's values"  # the outputs of a cut that changes nothing
 
 Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
 
 
 def check(
-    reference: Reference, cut: Cut, samples: Sequence[Captured], folders: Sequence[Path], model: Path, rerun: Rerun
+    reference: Reference,
+    cut: Cut,
+    samples: Sequence[Captured],
+    folders: Sequence[Path],
+    model: Path,
+    rerun: Rerun,
+    expected: str,
 ) -> CheckResult:
     """Run a cut alone and compare its outputs with the captured ones.
 
     `model` is the cut on disk. `folders` hold the captured files of each sample and are called after its number;
     `rerun(number, folder)` writes below `folder/0`, and is called only where outputs differ.
+    `expected`: what the captured outputs are, in words.
     """
     reference.load("cut", model)
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
@@ -52,7 +58,7 @@ def check(
             for file in record.files:
                 (folder / file).unlink()
     if not differences:
-        return CheckResult("identical", f"the cut alone gives {FULL}: bit-identical", 0.0, ())
+        return CheckResult("identical", f"the cut alone gives {expected}: bit-identical", 0.0, ())
     worst = max(differences, key=lambda d: _number(d.relative))
     how = f"'{worst.name}' differs by {_number(worst.max_abs):.1e} of {_number(worst.scale):.3g}"
     if not worst.comparable:
@@ -63,7 +69,7 @@ def check(
     if not _repeats(samples, folders, rerun):
         what = f"{how}: the reference itself gives other values each time"
         return CheckResult("unrepeatable", what, 0.0, differences)
-    return CheckResult("different", f"{how}: the cut does NOT give {FULL}", 0.0, differences)
+    return CheckResult("different", f"{how}: the cut does NOT give {expected}", 0.0, differences)
 
 
 def _number(value: float | None) -> float:

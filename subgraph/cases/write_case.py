@@ -17,7 +17,7 @@ from subgraph import system
 from subgraph.bodies.as_loop import save_as_loop
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
-from subgraph.cases.check import FULL, at_opset, check, run_checker
+from subgraph.cases.check import at_opset, check, run_checker
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import absent, keyed, to_json
 from subgraph.errors import ModelError
@@ -36,6 +36,9 @@ from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record, shape_text
 from subgraph.text import clean
 from subgraph.version import __version__
+
+OF_MODEL = "the full model's values"
+OF_RECORDING = "what the reference makes of the recorded inputs"
 
 
 @dataclass(frozen=True)
@@ -247,11 +250,9 @@ class CaseBuilder:
         with folders.aside(place.path) as work:
             _write_model(cut, self.request, work)
             scratches = [self.scratch / str(k) for k in group]
-            checked = partial(check, self.reference, cut, captured, scratches, rerun=self._rerun)
+            expected = OF_RECORDING if self.recording else OF_MODEL
+            checked = partial(check, self.reference, cut, captured, scratches, rerun=self._rerun, expected=expected)
             result, other = checked(work / MODEL), at_opset(cut, self.request.target_opset, work, checked)
-            if self.recording:
-                what = "what the reference makes of the recorded inputs"
-                result = replace(result, what=result.what.replace(FULL, what))
             entries, losses = self._store(cut, group, work)
             manifest = replace(
                 _manifest(cut, self.request),

@@ -22,7 +22,7 @@ from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import is_caffe, is_tflite, is_torch_program
+from subgraph.storage.file_kinds import is_caffe, is_torch_program, recognise
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
     """
     if found := converters.converter_of(source):
         return found
-    if source.is_file() and is_tflite(source):
-        return "a TensorFlow Lite model", converters.TENSORFLOW
     if source.suffix.lower() == ".onnx":
         raise UsageError(f"{clean(str(source))} is an ONNX model already", "every command takes it as it is")
+    if source.is_file() and (kind := recognise(source)):
+        raise UsageError(f"{clean(str(source))} is {kind.name}, which subcut does not convert", kind.advice)
     known = "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with CMD names yours"
     raise UsageError(f"{clean(str(source))} is none of the formats that subcut converts", known)
 

@@ -239,7 +239,7 @@ def _opset(target: dict[str, Any]) -> list[str]:
     if not target["file"]:
         return [*lines, f"        onnx cannot convert the cut: {clean(target['why'])}"]
     what = clean(target["check"]["what"]) if target["check"] else "not run"
-    return [*lines, f"        {target['file']}: converted; {what.replace('the cut alone', 'it')}"]
+    return [*lines, f"        {target['file']}: converted; {what}"]
 
 
 def _remarks(region: dict[str, Any]) -> list[str]:

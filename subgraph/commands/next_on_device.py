@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from subgraph.results.recorded import IntervalDocument
     from subgraph.runtime.inputs import Feeding
 
+WHAT_THEY_DO = ("its inputs in the device's form", "the same search, run by you; it begins there")
+
 
 def next_commands(
     document: IntervalDocument, compared: RunComparison, recordings: RecordingOptions, feeding: Feeding
@@ -33,8 +35,8 @@ def next_commands(
     words += ["--criterion", document.criterion] if document.criterion != "noise" else []
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [
-        system.join(["subcut", "export", case, "-o", "to_device", *form]) + "     its inputs in the device's form",
-        system.join(["subcut", "manual", "start", *words]) + "     the same search, run by you; it begins there",
+        system.join(["subcut", "export", case, "-o", "to_device", *form]),
+        system.join(["subcut", "manual", "start", *words]),
     ]
 
 

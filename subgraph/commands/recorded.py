@@ -218,10 +218,12 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
 
 def interval_text(document: IntervalDocument) -> str:
     """The document of `bisect` for people: the run, then each interval with its suspects."""
+    from subgraph.commands.next_on_device import WHAT_THEY_DO
+
     findings, lines = document.findings, interval_lines(document)
     if findings:
         lines += ["no trial was possible: nothing is certified. Next, on the device:"]
-        lines += [f"  {clean(command)}" for command in document.next]
+        lines += [f"  {clean(command)}     {what}" for command, what in zip(document.next, WHAT_THEY_DO, strict=False)]
     elif not document.exit_code:
         lines.append("all that was recorded agrees")
     return "\n".join(lines)

@@ -83,8 +83,8 @@ class Asked:
         if self.path or self.case:
             return self.path or (self.case or Path()) / MODEL
         word = self.settings.get("model", self.model)
-        if word and (kind := recognise_folder(Path(word)))[0]:
-            raise UsageError(f"{clean(word)} is {kind[0]}, no ONNX model", kind[1])
+        if word and (kind := recognise_folder(Path(word))):
+            raise UsageError(f"{clean(word)} is {kind.name}, not an ONNX model", kind.advice)
         path, how = project.find_model(self.model, self.settings)
         if how:
             log.info("model: %s (%s)", path.name, how)

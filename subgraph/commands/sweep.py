@@ -255,11 +255,13 @@ def _notes(document: SweepDocument) -> Iterator[str]:
 
 def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
     """Where plain onnxruntime differs from what the tests expect, and what that means for the verdicts."""
+    from subgraph.sweep.expected import needs_noise
+
     failing, differing = plain.refuses + plain.crashes, plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
     parts += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
     if parts:
-        instead = ": there each test's own tolerance judges" if criterion.startswith("noise") else ""
+        instead = ": there each test's own tolerance judges" if needs_noise(criterion) else ""
         yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
     cells = [(f"  {e.operator or 'network'}", e.test, shorten(clean(e.why))) for e in differing[:MAX_LISTED]]
     yield from aligned(cells) if cells else ()

@@ -334,9 +334,8 @@ def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
     try:
         return _decode(path, data, reading_class())
     except ModelError as e:
-        kind, advice = recognise(path, head)
-        if kind:
-            raise ModelError(f"{path} is not an ONNX model: {kind}", advice) from e
+        if kind := recognise(path, head):
+            raise ModelError(f"{path} is not an ONNX model: {kind.sentence}", kind.advice) from e
         raise
 
 
@@ -353,8 +352,8 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
 
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        kind, advice = recognise(path, head)
-        what = kind or "it holds no graph"
+        kind = recognise(path, head)
+        what, advice = (kind.sentence, kind.advice) if kind else ("it holds no graph", "")
         raise ModelError(f"{path} is not an ONNX model: {what}", advice or "is it the right file?")
 
 

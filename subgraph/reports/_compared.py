@@ -251,12 +251,12 @@ def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
         folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
         return [(f"subcut bisect {model} {words}", "narrows it down to an interval, with a case for the device")]
-    if told := document.get("next"):
-        return [(command, what.strip()) for command, _, what in (line.partition("     ") for line in told)]
     first = document["findings"][0]
     case = system.quote(first["case"] or "CASE")
     span = system.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
-    return [
-        (f"subcut export {case} -o to_device", "writes the interval's inputs in the device's form"),
-        (f"subcut manual start {model} -i FILE --within {span}", "goes on with the search, run by you"),
-    ]
+    commands = document.get("next") or (
+        f"subcut export {case} -o to_device",
+        f"subcut manual start {model} -i FILE --within {span}",
+    )
+    what = ("writes the interval's inputs in the device's form", "goes on with the search, run by you")
+    return list(zip(commands, what, strict=False))

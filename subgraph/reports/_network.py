@@ -112,13 +112,13 @@ def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], di
     wrong: set[int] = set()
     for step in document.get("steps", ()):
         asked = frozenset(i for i in step["indices"] if 0 <= i < nodes)
-        kind, status, purpose = step["kind"], step["status"], step.get("purpose", "")
-        if purpose == "profile":
+        query, status = step.get("query"), step["status"]
+        if query == "profile":
             wrong = {row["index"] for row in document["profile"] or () if row["status"] == "fail"}
-        elif status in ("fail", "minor") and asked and kind.startswith(("alone", "all other")):
+        elif status in ("fail", "minor") and asked and query in ("isolated", "rest"):
             if not any(part <= asked for part in alone):
                 alone = [part for part in alone if not asked <= part] + [asked]
-        elif status == "agree" and kind.startswith("alone"):
+        elif status == "agree" and query == "isolated":
             agreed |= asked
         known = dict.fromkeys(wrong, IN_PLACE) | dict.fromkeys(agreed, AGREED)
         yield asked, known | {i: ALONE for part in alone for i in part}

@@ -145,7 +145,8 @@ class StepDocument:
     """An answer of the candidate.
 
     Attributes:
-        number: from 1. kind: what was asked, in a word or two: whole, in place, alone, prefix …
+        number: from 1. kind: what was asked, in a word or two, for people.
+        query: the same: whole, claimed, profile, isolated, rest or prefix; empty in folders of before.
         first, last: labels of nodes, empty where there are none. count: of nodes.
         status: "minor" if it fails, and explains little of what is looked for.
         changed: what is known since, in words; may be empty. form: how the candidate was given the model.
@@ -153,6 +154,7 @@ class StepDocument:
 
     number: int
     kind: str
+    query: str = ""
     purpose: str = ""
     first: str
     last: str

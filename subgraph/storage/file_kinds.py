@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from subgraph import system
 
@@ -22,78 +24,124 @@ _TEXT_GRAPH = "save the graph as a binary .pb (tf.io.write_graph with as_text=Fa
 _TFLITE = "name it as the model: subcut reads it (pip install 'subcut[tflite]')"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
-PROGRAM = "this is a PyTorch exported program (.pt2)"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
 _WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
+_INPUTS = "name the model first, then the inputs with -i"
 
-# How the file begins -> what it is, what to do. The first pattern that matches decides.
-_MARKS: tuple[tuple[str, str, str], ...] = (
-    (r"\Z", "the file is empty", ""),
-    (r"version https://git-lfs", "this is a git-lfs pointer", "run `git lfs pull` to get the model itself"),
-    (r".{4}ORTM", "this is onnxruntime's .ort format", "use the .onnx it was made from"),
-    (r".{4}TFL3", "this is a TensorFlow Lite model", _TFLITE),
+
+class Family(StrEnum):
+    """Formats of models that subcut reads, or that one of its converters reads."""
+
+    CAFFE = "Caffe"
+    KERAS = "Keras"
+    PADDLE = "Paddle"
+    TENSORFLOW = "TensorFlow"
+    TFLITE = "TensorFlow Lite"
+    TORCH_PROGRAM = "a PyTorch exported program"
+
+
+class FileKind(NamedTuple):
+    """What a file or folder is instead of an ONNX model.
+
+    Attributes:
+        name: with its article. advice: what to do with it; may be empty.
+        family: None if subcut does not read it. by_suffix: its name alone says what it is.
+    """
+
+    name: str
+    advice: str
+    family: Family | None = None
+    by_suffix: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return f"this {'looks like' if self.by_suffix else 'is'} {self.name}"
+
+
+_PYTORCH_FILE = FileKind("a PyTorch file", _TORCH)
+_PADDLE_MODEL = FileKind("a Paddle model", _CONVERT, Family.PADDLE)
+_ENGINE = FileKind("a TensorRT engine", _BUILT)
+_RKNN = FileKind("a Rockchip .rknn model", _BUILT)
+_OM = FileKind("an Ascend .om model", _BUILT)
+_SAVED_MODEL = FileKind("a TensorFlow SavedModel", _CONVERT_FOLDER, Family.TENSORFLOW)
+
+# How the file begins -> what it is. The first pattern that matches decides.
+_MARKS: tuple[tuple[str, FileKind], ...] = (
+    (r"\Z", FileKind("an empty file", "")),
+    (r"version https://git-lfs", FileKind("a git-lfs pointer", "run `git lfs pull` to get the model itself")),
+    (r".{4}ORTM", FileKind("onnxruntime's .ort format", "use the .onnx it was made from")),
+    (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
     (r"PK\x03\x04.*(\.data/|/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
      r"|models/model\.json)",
-     PROGRAM, _PT2),
-    (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", "this is a PyTorch file", _TORCH),
-    (r"PK\x03\x04.*\.npy", "this is a .npz of arrays", "name the model first, then the inputs with -i"),
-    (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", "this is a Keras model",
-     _CONVERT),
-    (r"PK\x03\x04", "this is a zip archive", "unpack it first"),
-    (r"\x80[\x02-\x05].*torch", "this is a PyTorch file", _TORCH),
-    (r"\x80[\x02-\x05]", "this is a Python pickle, which subcut never loads", _TORCH),
-    (r"\x89HDF\r\n", "this is an HDF5 file, as Keras writes", _CONVERT),
-    (r"\x93NUMPY", "this is a .npy array", "name the model first, then the inputs with -i"),
-    (r".{6}\0\0\{\s*\"", "this is a .safetensors file", _WEIGHTS),
-    (r"RKNN", "this is a Rockchip .rknn model", _BUILT),
-    (r"IMOD", "this is an Ascend .om model", _BUILT),
-    (r"[a-z]trt", "this is a TensorRT engine", _BUILT),
-    (r"7767517\s", "this is an ncnn .param file", "name the .onnx that it was converted from"),
-    (r"(<\?xml[^>]*>\s*)?<net\s", "this is OpenVINO's IR (.xml)",
-     "name the .onnx that it was converted from; openvino reads that itself (-c openvino)"),
-    (r"\s*(ir_version|opset_import)\b[^\0]*:", "this is an ONNX model as text",
-     "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it"),
-    (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]", "this is Caffe's network as text (.prototxt)", _CAFFE),
-    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH),
-    (r"\s*\{\s*\"base_code\"", "this is a Paddle model", _CONVERT),
-    (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", "this is a Paddle model", _CONVERT),
-    (r"\s*[<{]", "this is text (a web page or JSON), not a model", "download it again"),
+     FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM)),
+    (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", _PYTORCH_FILE),
+    (r"PK\x03\x04.*\.npy", FileKind("a .npz of arrays", _INPUTS)),
+    (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", FileKind("a Keras model", _CONVERT, Family.KERAS)),
+    (r"PK\x03\x04", FileKind("a zip archive", "unpack it first")),
+    (r"\x80[\x02-\x05].*torch", _PYTORCH_FILE),
+    (r"\x80[\x02-\x05]", FileKind("a Python pickle, which subcut never loads", _TORCH)),
+    (r"\x89HDF\r\n", FileKind("an HDF5 file, as Keras writes", _CONVERT, Family.KERAS)),
+    (r"\x93NUMPY", FileKind("a .npy array", _INPUTS)),
+    (r".{6}\0\0\{\s*\"", FileKind("a .safetensors file", _WEIGHTS)),
+    (r"RKNN", _RKNN),
+    (r"IMOD", _OM),
+    (r"[a-z]trt", _ENGINE),
+    (r"7767517\s", FileKind("an ncnn .param file", "name the .onnx that it was converted from")),
+    (r"(<\?xml[^>]*>\s*)?<net\s",
+     FileKind("OpenVINO's IR (.xml)",
+              "name the .onnx that it was converted from; openvino reads that itself (-c openvino)")),
+    (r"\s*(ir_version|opset_import)\b[^\0]*:",
+     FileKind("an ONNX model as text",
+              "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it")),
+    (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
+     FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE)),
+    (r"[^\0]*\bnode\s*\{", FileKind("a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH)),
+    (r"\s*\{\s*\"base_code\"", _PADDLE_MODEL),
+    (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", _PADDLE_MODEL),
+    (r"\s*[<{]", FileKind("text (a web page or JSON), not a model", "download it again")),
     (r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
-     "this is a Caffe model (.caffemodel)", _CAFFE),
-    (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)", "this is a TensorFlow graph (.pb)",
-     _CONVERT),
-    (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", "this is a TensorFlow SavedModel",
-     _CONVERT_FOLDER),
+     FileKind("a Caffe model (.caffemodel)", _CAFFE, Family.CAFFE)),
+    (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)",
+     FileKind("a TensorFlow graph (.pb)", _CONVERT, Family.TENSORFLOW)),
+    (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)",
+     _SAVED_MODEL),
 )  # fmt: skip
 CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
-    ".pb": ("this looks like a TensorFlow graph", _CONVERT),
-    ".caffemodel": ("this looks like a Caffe model", _CAFFE),
-    ".pdmodel": ("this looks like a Paddle model", _CONVERT),
-    ".pdiparams": ("this looks like the weights of a Paddle model", _CONVERT),
-    ".mnn": ("this looks like an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
-    ".engine": ("this looks like a TensorRT engine", _BUILT),
-    ".plan": ("this looks like a TensorRT engine", _BUILT),
-    ".trt": ("this looks like a TensorRT engine", _BUILT),
-    ".om": ("this looks like an Ascend .om model", _BUILT),
-    ".rknn": ("this looks like a Rockchip .rknn model", _BUILT),
-    ".dlc": ("this looks like a Qualcomm .dlc model", _BUILT),
-    ".hef": ("this looks like a Hailo .hef model", _BUILT),
-    ".mlmodel": ("this looks like a Core ML model", "name the .onnx or PyTorch model that it was converted from"),
-    ".bin": ("this looks like the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),
-    ".pt": ("this looks like a PyTorch file", _TORCH),
-    ".pth": ("this looks like a PyTorch file", _TORCH),
+    ".pb": FileKind("a TensorFlow graph", _CONVERT, Family.TENSORFLOW),
+    ".caffemodel": FileKind("a Caffe model", _CAFFE, Family.CAFFE),
+    ".pdmodel": _PADDLE_MODEL,
+    ".pdiparams": FileKind("the weights of a Paddle model", _CONVERT, Family.PADDLE),
+    ".mnn": FileKind("an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
+    ".engine": _ENGINE,
+    ".plan": _ENGINE,
+    ".trt": _ENGINE,
+    ".om": _OM,
+    ".rknn": _RKNN,
+    ".dlc": FileKind("a Qualcomm .dlc model", _BUILT),
+    ".hef": FileKind("a Hailo .hef model", _BUILT),
+    ".mlmodel": FileKind("a Core ML model", "name the .onnx or PyTorch model that it was converted from"),
+    ".bin": FileKind("the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),
+    ".pt": _PYTORCH_FILE,
+    ".pth": _PYTORCH_FILE,
 }
+_PADDLE_FOLDER = FileKind("a Paddle model", _CONVERT_FOLDER, Family.PADDLE)
+_FOLDERS = (
+    ("saved_model.pb", _SAVED_MODEL),
+    ("*.pdmodel", _PADDLE_FOLDER),
+    ("__model__", _PADDLE_FOLDER),
+    ("*.pdiparams", _PADDLE_FOLDER),
+)
 
 
 def is_caffe(path: Path) -> bool:
     """Is this Caffe's prototxt or caffemodel, by its name or its first bytes? A file called `.onnx` is not opened."""
-    return path.suffix.lower() in CAFFE_SUFFIXES or _kind_of(path)[1] == _CAFFE
+    return path.suffix.lower() in CAFFE_SUFFIXES or _family(path) is Family.CAFFE
 
 
 def is_torch_program(path: Path) -> bool:
     """Is this an exported program of PyTorch, by its first bytes? A file called `.onnx` is not opened."""
-    return _kind_of(path)[0] == PROGRAM
+    return _family(path) is Family.TORCH_PROGRAM
 
 
 def is_tflite(path: Path) -> bool:
@@ -106,10 +154,11 @@ def is_of_tflite(path: Path) -> bool:
     return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _head(path)[:64]
 
 
-def _kind_of(path: Path) -> tuple[str, str]:
-    """As `recognise`; nothing of a file that cannot be read, or is called `.onnx`."""
+def _family(path: Path) -> Family | None:
+    """None of a file that cannot be read, is not recognised, or is called `.onnx`."""
     head = b"" if path.suffix.lower() == ".onnx" else _head(path)
-    return recognise(path, head) if head else ("", "")
+    kind = recognise(path, head) if head else None
+    return kind.family if kind else None
 
 
 def _head(path: Path) -> bytes:
@@ -122,36 +171,28 @@ def _head(path: Path) -> bytes:
     return b""
 
 
-def recognise(path: Path, head: bytes) -> tuple[str, str]:
-    """What the file is instead of an ONNX model, and what to do; ("", "") if it is not recognised.
+def recognise(path: Path, head: bytes | None = None) -> FileKind | None:
+    """What a file is instead of an ONNX model; None if it is not recognised.
 
-    `head`: its first `HEAD` bytes.
+    `head`: its first `HEAD` bytes; without them they are read.
     """
-    kind, advice = next(
-        # compiled only when a file is no model
-        ((kind, advice) for mark, kind, advice in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)),
-        _SUFFIXES.get(path.suffix.lower(), ("", "")),
-    )
-    return kind, _named(advice, path.parent, path.name)
+    head = _head(path) if head is None else head
+    # compiled only when a file is no model
+    kind = next((kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None)
+    if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
+        kind = kind._replace(by_suffix=True)
+    return _named(kind, path.parent, path.name) if kind else None
 
 
-def recognise_folder(folder: Path) -> tuple[str, str]:
+def recognise_folder(folder: Path) -> FileKind | None:
     """As `recognise`, of a folder that holds one model of TensorFlow or Paddle."""
-    for pattern, kind, advice in _FOLDERS:
+    for pattern, kind in _FOLDERS:
         if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112 - a name may be too long
-            return kind, _named(advice, folder, found[0].name)
-    return "", ""
+            return _named(kind, folder, found[0].name)
+    return None
 
 
-_FOLDERS = (
-    ("saved_model.pb", "a TensorFlow SavedModel", _CONVERT_FOLDER),
-    ("*.pdmodel", "a Paddle model", _CONVERT_FOLDER),
-    ("__model__", "a Paddle model", _CONVERT_FOLDER),
-    ("*.pdiparams", "a Paddle model", _CONVERT_FOLDER),
-)
-
-
-def _named(advice: str, folder: Path, file: str) -> str:
+def _named(kind: FileKind, folder: Path, file: str) -> FileKind:
     """The advice with the names of this file and folder in it, quoted for a shell."""
     names = {"FILE": str(folder / file), "FOLDER": str(folder)}
-    return re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), advice)
+    return kind._replace(advice=re.sub(r"\b(FILE|FOLDER)\b", lambda m: system.quote(names[m[0]]), kind.advice))

@@ -156,7 +156,7 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "hint"),
     [
-        (b"", "the file is empty"),
+        (b"", "this is an empty file"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
         (b"PK\x03\x04\x14\x00\x00\x00", "zip archive"),
         (b"<!DOCTYPE html><html>Sign in</html>", "text"),

@@ -269,8 +269,6 @@ def test_the_whole_network_is_drawn_and_leads_to_its_tensors(name: str) -> None:
 def test_the_search_is_replayed_in_the_drawing() -> None:
     """A character per box and step: asked (a capital), failed alone, agreed alone, wrong in place."""
     document = RUNS["culprit"]()
-    for step in document["steps"]:
-        step["purpose"] = "profile" if step["kind"] == "in place" else "confirm"
     text = render("html", document)
     steps = re.findall('data-steps="([^"]+)"', text)
     assert len(steps) == 2

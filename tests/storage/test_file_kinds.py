@@ -101,9 +101,9 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
 def test_a_folder_of_another_framework_is_named(tmp_path: Path, files: list[str], kind: str, advice: str) -> None:
     for name in files:
         (tmp_path / name).touch()
-    found, hint = file_kinds.recognise_folder(tmp_path)
-    assert found == kind
-    assert advice.format(tmp_path) in hint
+    found = file_kinds.recognise_folder(tmp_path)
+    assert (found.name if found else "") == kind
+    assert advice.format(tmp_path) in (found.advice if found else "")
     with pytest.raises(UsageError) as refusal:
         in_process("inspect", tmp_path)
     assert kind in refusal.value.what

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subgraph.sweep.expected import beyond
+from subgraph.sweep.expected import beyond, needs_noise
 
 
 def single(values: Any) -> Any:
@@ -39,3 +39,8 @@ def single(values: Any) -> Any:
 )
 def test_the_tolerance_is_that_of_onnx(expected: Any, value: Any, off: str) -> None:
     assert beyond(expected, value, 1e-3, 1e-7) == off
+
+
+def test_only_the_default_criterion_needs_noise() -> None:
+    words = ("noise", "noise:floor=0", "noise_of_mine.py", "threshold:cosine>0.9")
+    assert [needs_noise(w) for w in words] == [True, True, False, False]

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
+from subgraph import view
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
+from subgraph.search import QueryKind
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers.run_command import chain, in_process
 
@@ -25,6 +27,15 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
     monkeypatch.chdir(tmp_path)
     options = ViewOptions({"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out"))
     return ViewSession(load(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
+
+
+def test_the_page_knows_what_a_step_asks() -> None:
+    """Its script colours nodes by the `query` of a step, which is a `QueryKind`."""
+    script = (Path(view.__file__).parent / "static" / "view.js").read_text(encoding="utf-8")
+    asked = re.search(r"function learn.*?\n}\n", script, re.DOTALL)
+    known = re.findall(r'\[([^\]]*)\]\.includes\(query\)|query === ("\w+")', asked[0] if asked else "")
+    words = {word for pair in known for word in re.findall(r"\w+", ",".join(pair))}
+    assert words == {QueryKind.ISOLATED, QueryKind.REST}
 
 
 def test_about_leads_from_a_node_to_the_groups_around_it(session: ViewSession) -> None:

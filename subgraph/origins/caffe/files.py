@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe import caffemodel, network, text
 from subgraph.origins.converted import converted
+from subgraph.project import RANDOM_WEIGHTS
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
 
-RANDOM = re.compile(r"random(?::([0-9]{1,9}))?")
 log = logging.getLogger("subcut")
 
 
@@ -47,7 +46,7 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
         if weights:
             raise UsageError(f"{clean(str(path))} holds weights, and so does --weights", "name the .prototxt first")
         return CaffeModel(_beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path)
-    if weights and (drawn := RANDOM.fullmatch(weights)):
+    if weights and (drawn := RANDOM_WEIGHTS.fullmatch(weights)):
         return CaffeModel(path, None, int(drawn[1] or 0))
     if weights:
         if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is no file

@@ -17,11 +17,11 @@ in it; `FOLDER` gets the values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph.storage.file_kinds import HEAD, recognise, recognise_folder
+from subgraph.storage.file_kinds import Family, recognise, recognise_folder
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,16 @@ TENSORFLOW = Converter(
     ("tensorflow-cpu==2.21.0", "tf2onnx==1.17.0", "onnx==1.23.2", "onnxruntime==1.32.0"),
 )
 PADDLE = Converter("paddle2onnx", "paddle_script.py", ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "packaging"))
-KINDS: Sequence[tuple[str, Converter]] = (
-    ("TensorFlow", TENSORFLOW),  # a part of what `file_kinds` calls a file
-    ("Keras", TENSORFLOW),
-    ("HDF5", TENSORFLOW),
-    ("Paddle", PADDLE),
-)
+CONVERTERS: Mapping[Family, Converter] = {
+    Family.TENSORFLOW: TENSORFLOW,
+    Family.KERAS: TENSORFLOW,
+    Family.TFLITE: TENSORFLOW,
+    Family.PADDLE: PADDLE,
+}
 
 
 def converter_of(model: Path) -> tuple[str, Converter] | None:
     """(what a file or folder is, what converts it), by its content; None if there is no converter for it."""
-    if model.is_dir():
-        kind = recognise_folder(model)[0]
-    else:
-        with model.open("rb") as file:
-            kind = recognise(model, file.read(HEAD))[0]
-    kind = kind.removeprefix("this is ").removeprefix("this looks like ")
-    return next(((kind, converter) for part, converter in KINDS if part in kind), None)
+    kind = recognise_folder(model) if model.is_dir() else recognise(model)
+    converter = CONVERTERS.get(kind.family) if kind and kind.family else None
+    return (kind.name, converter) if kind and converter else None

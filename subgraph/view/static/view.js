@@ -207,7 +207,7 @@ function progress(event) {
 function learn({ nodes, outcome, query }) {
   const { known } = drawing.marks, region = new Set(nodes);
   if (!nodes.length) return;
-  if (outcome === "fail" && ["isolated", "tail"].includes(query)) {
+  if (outcome === "fail" && ["isolated", "rest"].includes(query)) {
     if (!failing.some(f => [...f].every(n => region.has(n))))
       failing = [...failing.filter(f => !nodes.every(n => f.has(n))), region];
     for (const [n, state] of known) if (state === "alone") known.delete(n);

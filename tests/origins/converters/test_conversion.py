@@ -324,6 +324,11 @@ def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
         TENSORFLOW,
     ]
     assert converter_of(tmp_path / "text") is None
+    assert (converter_of(tmp_path / "t") or pytest.fail())[0] == "a TensorFlow Lite model"
+    (tmp_path / "g.pbtxt").write_text('node {\n  name: "input"\n}\n')
+    with pytest.raises(UsageError, match=r"is a TensorFlow graph as text .*, which subcut does not convert") as refusal:
+        in_process("convert", tmp_path / "g.pbtxt")
+    assert "as_text=False" in refusal.value.hint
     assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [SAVED_MODEL, KERAS, TFLITE, GRAPH]
 
 
