@@ -116,9 +116,10 @@ def outcome_of(document: Mapping[str, Any]) -> Outcome:
     found, path = findings[0], list[str]()
     asked = iteration = None
     while inner := found.get("inside"):
-        if not inner["nodes"]:
-            return Outcome((), (*path, inner["body"]), inner["iteration"], inner["why"] or inner["outcome"])
-        found, asked, iteration = inner, inner["asked"], inner["iteration"]
+        if len(inner["findings"]) != 1:
+            several = [name for f in inner["findings"] for name in f["nodes"]]
+            return Outcome(several, (*path, inner["body"]), inner["iteration"], inner["why"] or inner["outcome"])
+        (found,), asked, iteration = inner["findings"], inner["asked"], inner["iteration"]
         path.append(inner["body"])
     return Outcome(found["nodes"], path, iteration, asked or "")
 

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from subgraph.bisection.inside import (
     InnerRuns,
     can_enter,
     enter,
+    loop_of_one_fails,
+    miscounted,
     trials_inside,
 )
 from subgraph.bisection.oracle import NodeOracle, items_of
@@ -36,7 +38,7 @@ from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
-from subgraph.results.bisect import BisectDocument, FindingDocument, InsideDocument, OtherModel
+from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument, OtherModel
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, Settings, Step
@@ -46,12 +48,13 @@ from subgraph.text import clean
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
+from subgraph.verdict import Verdict
 
 log = logging.getLogger("subcut")
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
 MOST_ENTERED = 3  # findings in whose bodies the search goes on
-TOLD_OF_INSIDE = ("kind", "signature", "nodes", "ops", "case", "inside")  # of the first finding in there
+TOLD_OF_INSIDE = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
 
 
 @dataclass(frozen=True)
@@ -250,12 +253,21 @@ class Bisection:
         except SubcutError as e:
             return InsideDocument(trials.graph.label(node), None, None, ALONE, why=e.what)
         found = self._searched(entered, ALONE)
-        if found.is_same_fault(verdict):
-            return found
-        again = self._searched(entered, AS_LOOP)
+        return found if found.is_same_fault(verdict) else self._inside_otherwise(entered, verdict, found)
+
+    def _inside_otherwise(self, entered: Entered, verdict: Verdict, found: InsideDocument) -> InsideDocument:
+        """What the search finds where what is inside, alone, is not as wrong as the node."""
+        trials, setup = self.oracle.trials, self.options.setup
+        try:
+            if why := miscounted(trials, setup, entered, self._inner):
+                return InsideDocument(entered.all_iterations, None, None, ALONE, why=why)
+            why = loop_of_one_fails(trials, setup, entered, self._inner)
+            again = replace(found, why=why) if why else self._searched(entered, AS_LOOP)
+        except SubcutError as e:
+            return replace(found, why=found.why or e.what)
         if again.is_same_fault(verdict):
             return again
-        if not found.nodes:
+        if not found.findings:
             return found
         refused = "the candidate refuses what is inside as a model of its own"
         return replace(entered.document, why=refused, report=found.report)
@@ -281,13 +293,8 @@ class Bisection:
         assert inner.result
         found = inner.result
         stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
-        known = replace(known, outcome=found.outcome, report=found.report, why=stopped)
-        for first in found.findings[:1]:
-            known = replace(
-                known, kind=first.kind, nodes=first.nodes, ops=first.ops, case=first.case, signature=first.signature,
-                inside=first.inside,
-            )  # fmt: skip
-        return known
+        findings = [InnerFinding(**{name: getattr(f, name) for name in TOLD_OF_INSIDE}) for f in found.findings]
+        return replace(known, outcome=found.outcome, report=found.report, why=stopped, findings=findings)
 
     def _changed(self, trials: Trials) -> str:
         """What is said where stored answers were dropped."""

@@ -1,24 +1,30 @@
 """A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the search goes on.
 
 Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up to an iteration, fed
-as the whole is. Where the body alone agrees, or cannot be run alone, it is asked as a Loop of one iteration.
+as the whole is. Where the body alone agrees, or cannot be run alone, the Loop may run too often or too rarely; if it
+does not, the body is asked as a Loop of one iteration, which a control shows the candidate to run right.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from subgraph.bodies.descend import run_body, written
-from subgraph.bodies.iterations import NotRun, iterations, total_iterations, truncated
+from subgraph.bodies.iterations import NotRun, counting, iterations, total_iterations, truncated
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
+from subgraph.bodies.truncated import BEGIN
 from subgraph.errors import Inconclusive
+from subgraph.graph import protobuf
+from subgraph.graph.types import set_tensor
 from subgraph.results.bisect import InsideDocument
-from subgraph.text import clean
+from subgraph.storage import tensors
+from subgraph.storage.tensors import Record
+from subgraph.text import clean, count
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -66,6 +72,11 @@ class Entered:
         if iterates(self.body.graph, self.body.name.node):
             return InsideDocument(self.body.name.text, self.iteration, self.total, ALONE)
         return InsideDocument(self.body.name.text, None, None, ALONE)
+
+    @property
+    def all_iterations(self) -> str:
+        """The body's name without the iteration."""
+        return self.body.name.text.removesuffix(f"@{self.body.name.iteration}")
 
 
 def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
@@ -150,14 +161,76 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
 def _fails_up_to(
     trials: Trials, setup: Setup, body: Body, sample: int, outer: Verdict, runs: InnerRuns, trips: int
 ) -> bool:
-    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it does as a whole?"""
-    runs.made += 1
+    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it does as a whole?
+
+    Raises:
+        Inconclusive: it is not known, as the candidate refuses that.
+    """
     model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
-    graph = written(model, body.graph)
-    feeding = replace(
-        setup.feeding, records=(feeds,), origins=(f"what {body.name.text} is fed, for {trips} iterations",)
+    verdict = _asked(trials, setup, body, model, feeds, runs, f"what {body.name.text} is fed, for {trips} iterations")
+    refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
+    if (refused and not as_whole) or verdict.status is Status.UNRESOLVED:
+        raise Inconclusive(f"which iteration goes wrong first is not known: with {trips} of them, {verdict.why}")
+    return verdict.status is Status.FAIL and refused == as_whole
+
+
+def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
+    """How often the candidate runs a Loop, where that is not as often as the reference does; "" if that is not known.
+
+    Raises:
+        SubcutError: as `enter`.
+    """
+    body = entered.body
+    if body.graph.nodes[body.name.node].op_type != "Loop" or not body.name.attribute:
+        return ""
+    runs.require(1)
+    model, feeds = counting(body, trials.values, entered.sample)
+    verdict = _asked(trials, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
+    if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
+        return ""
+    ran, right = (int(n) - BEGIN for n in (verdict.worst.worst.candidate, verdict.worst.worst.reference))
+    if not 0 <= ran < BEGIN:  # all that its Loops give is wrong
+        return ""
+    return (
+        f"it stops too {'early' if ran < right else 'late'}: it runs {count(ran, 'iteration')}, the reference {right}"
     )
+
+
+def loop_of_one_fails(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
+    """Why the candidate cannot be asked by Loops of one iteration: it does not even copy in one; "" if it does.
+
+    Raises:
+        SubcutError: as `enter`.
+    """
+    import numpy as np
+
+    runs.require(1)
+    model = protobuf.protos().ModelProto(ir_version=entered.body.graph.model.ir_version)
+    for opset in entered.body.graph.model.opset_import:
+        model.opset_import.add(domain=opset.domain, version=opset.version)
+    model.graph.name = "control"
+    model.graph.node.add(op_type="Identity", name="copy", input=["x"], output=["y"])
+    for value in (model.graph.input.add(name="x"), model.graph.output.add(name="y")):
+        set_tensor(value.type, 1, (4,))
+    feeds = {"x": tensors.written("x", np.linspace(-1, 1, 4, dtype=np.float32), trials.new_folder(), "x")}
+    verdict = _asked(trials, replace(setup, as_loop=True), entered.body, model, feeds, runs, "four numbers")
+    if verdict.status is Status.AGREE:
+        return ""
+    return f"a Loop of one iteration that only copies its input fails as well: {verdict.why}"
+
+
+def _asked(
+    trials: Trials,
+    setup: Setup,
+    body: Body,
+    model: protobuf.ModelProto,
+    feeds: Mapping[str, Record],
+    runs: InnerRuns,
+    origin: str,
+) -> Verdict:
+    """The verdict on a model that is made for one question."""
+    runs.made += 1
+    feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
+    graph = written(model, body.graph)
     with open_trials(graph, replace(setup, feeding=feeding), trials.reference, trials.workers) as inner:
-        verdict = inner.verdict(inner.whole())
-        refused = [v.signature == Signature.REFUSED for v in (verdict, outer)]
-        return verdict.status is not Status.AGREE and refused[0] == refused[1]
+        return inner.verdict(inner.whole())

@@ -17,7 +17,15 @@ from typing import Any
 
 from subgraph.bodies.model import Body
 from subgraph.bodies.name import ALL, LAST
-from subgraph.bodies.truncated import RAN, TRIPS, scan_states, slices_name, state_name, truncated_loop
+from subgraph.bodies.truncated import (
+    RAN,
+    TRIPS,
+    counting_loop,
+    scan_states,
+    slices_name,
+    state_name,
+    truncated_loop,
+)
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -100,6 +108,15 @@ def truncated(
     assert isinstance(source, _Iterated)
     with source.opened():
         return source.truncated(sample, trips)
+
+
+def counting(body: Body, values: ReferenceValues, sample: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    """A Loop as a model whose only output, `RAN`, is how often it runs, plus `BEGIN`; and what it is fed.
+
+    Raises: as `iterations`.
+    """
+    types = _boundary(body.graph, body.name.node, values)
+    return counting_loop(body, types), {name: values.records[sample][name] for name in types}
 
 
 def _source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
@@ -264,7 +281,7 @@ class _Loop(_Iterated):
     def opened(self) -> Iterator[None]:
         with super().opened():
             self._types = _boundary(self.body.graph, self.body.name.node, self.values)
-            with _loaded(self.values, truncated_loop(self.body, self._types), self.graph, self.folder):
+            with _loaded(self.values, counting_loop(self.body, self._types, truncated=True), self.graph, self.folder):
                 yield
 
     @property

@@ -1,4 +1,7 @@
-"""A Loop or Scan as a model of its own that ends earlier: what it leaves is what the next iteration begins with."""
+"""A Loop or Scan as a model of its own that ends earlier: what it leaves is what the next iteration begins with.
+
+A Loop that counts its iterations is another one: the counter takes an operator that the candidate may not have.
+"""
 
 from __future__ import annotations
 
@@ -12,43 +15,61 @@ from subgraph.graph.cut import build_model
 from subgraph.graph.types import set_tensor
 from subgraph.graph.walk import assign
 
-TRIPS, RAN, ZERO, ONE = "subcut:trips", "subcut:ran", "subcut:zero", "subcut:one"  # ':' keeps them apart from users'
+TRIPS, RAN, FIRST, ONE = "subcut:trips", "subcut:ran", "subcut:first", "subcut:one"  # ':' keeps them apart from users'
 INT64 = 7
+BEGIN = 1_000_000  # from which a candidate counts: what scales its outputs is then no number of iterations
 
 
-def truncated_loop(
-    body: Body, types: Mapping[str, protobuf.TypeProto], trips: int | None = None
-) -> protobuf.ModelProto:
-    """The Loop alone, which may run at most `trips` times, or as often as its input `TRIPS` says.
+def truncated_loop(body: Body, types: Mapping[str, protobuf.TypeProto], trips: int) -> protobuf.ModelProto:
+    """The Loop alone, which may run at most `trips` times. Its outputs are its states, called as by `state_name`, and
+    what it collects. It holds no operator that the model does not: a candidate may have none for int64.
 
-    Its outputs are `RAN`, how often it did, and its states, called as by `state_name`; with `trips` also what it
-    collects. `types`: of the inputs, which are called as in the graph.
+    `types`: of the inputs, which are called as in the graph.
     """
-    graph, i = body.graph, body.name.node
-    region = regions.of_nodes(graph, [i])
-    model, _ = build_model(graph, region, list(types), [], types, {})
-    node = next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
+    model, node = _alone(body, types)
+    _add_scalar(model.graph, TRIPS, trips)
+    node.input[0] = TRIPS
     states = len(body.formals) - 2
-    if trips is None:
-        set_tensor(model.graph.input.add(name=TRIPS).type, INT64, ())
-    else:
-        _add_scalar(model.graph, TRIPS, trips)
-    for name, number in ((ZERO, 0), (ONE, 1)):
+    node.output[:] = [*map(state_name, range(states)), *node.output[states:]]
+    for name in filter(None, node.output):
+        model.graph.output.add(name=name)
+    return model
+
+
+def counting_loop(
+    body: Body, types: Mapping[str, protobuf.TypeProto], *, truncated: bool = False
+) -> protobuf.ModelProto:
+    """The Loop alone, whose output `RAN` is how often it ran, plus `BEGIN`; types as in `truncated_loop`.
+
+    `truncated`: it may run at most as often as its input `TRIPS` says, and its states are outputs, too. It counts from
+    0.
+    """
+    model, node = _alone(body, types)
+    states = len(body.formals) - 2
+    for name, number in ((FIRST, 0 if truncated else BEGIN), (ONE, 1)):
         _add_scalar(model.graph, name, number)
     inside = next(a.g for a in node.attribute if a.name == body.name.attribute)
-    node.input[:] = [TRIPS, node.input[1], ZERO, *node.input[2:]]
     set_tensor(inside.input.add(name=f"{RAN}:in").type, INT64, ())
     _reorder(inside.input, 2)
     inside.node.add(op_type="Add", input=[f"{RAN}:in", ONE], output=[f"{RAN}:out"])
     set_tensor(inside.output.add(name=f"{RAN}:out").type, INT64, ())
     _reorder(inside.output, 1)
-    collected = list(node.output)[states:]
-    node.output[:] = [RAN, *map(state_name, range(states)), *collected]
+    node.input[:] = [*node.input[:2], FIRST, *node.input[2:]]
+    node.output[:] = [RAN, *map(state_name, range(states)), *node.output[states:]]
     set_tensor(model.graph.output.add(name=RAN).type, INT64, ())
-    shown = [n for n in collected if n and trips is not None]
-    for name in (*map(state_name, range(states)), *shown):
-        model.graph.output.add(name=name)
+    if truncated:
+        set_tensor(model.graph.input.add(name=TRIPS).type, INT64, ())
+        node.input[0] = TRIPS
+        for name in map(state_name, range(states)):
+            model.graph.output.add(name=name)
     return model
+
+
+def _alone(body: Body, types: Mapping[str, protobuf.TypeProto]) -> tuple[protobuf.ModelProto, protobuf.NodeProto]:
+    """A model of the body's node, and that node."""
+    graph, i = body.graph, body.name.node
+    model, _ = build_model(graph, regions.of_nodes(graph, [i]), list(types), [], types, {})
+    return model, next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
 
 
 def scan_states(
@@ -63,10 +84,7 @@ def scan_states(
     What it scans are inputs of their own after the others, of the types `slices`, called as by `slices_name`: the same
     tensor may be read whole by the body, scanned in both directions, or be a weight.
     """
-    graph, i = body.graph, body.name.node
-    region = regions.of_nodes(graph, [i])
-    model, _ = build_model(graph, region, list(types), [], types, {})
-    node = next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
+    model, node = _alone(body, types)
     states = len(node.input) - len(slices)
     node.input[states:] = map(slices_name, range(len(slices)))
     for name, proto in zip(node.input[states:], slices, strict=True):

@@ -182,7 +182,7 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
-        return f"{masked}wrong: {nodes}: {'; '.join(region(f, quoted) for f in findings)}"
+        return f"{masked}wrong: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
 
@@ -211,7 +211,14 @@ def _verdict(document: Document, quoted: Quoted) -> str:
         return f"wrong: {misread}; seen at {region(finding, quoted)}"
     most = "" if finding["certified"] else "at most "
     nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
-    return f"wrong: {most}{nodes}: {region(finding, quoted)}"
+    return f"wrong: {most}{nodes}: {_place(finding, quoted)}"
+
+
+def _place(finding: Document, quoted: Quoted) -> str:
+    """The region of a finding, with what is known to be wrong in it: `loop1 (Loop), in it loop1/body@2/n (Neg)`."""
+    inner = innermost(finding)
+    more = "" if inner[0] is finding else f", in it {listed([region(f, quoted) for f in inner], most=MAX_PIECES)}"
+    return region(finding, quoted) + more
 
 
 def _searched(document: Document) -> int:
@@ -290,14 +297,31 @@ def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
     k, asked = found["iteration"], "" if found["asked"] == "alone" else f" (asked {found['asked']})"
     where = f"inside {quoted(found['body'])}"
     where += "" if k is None else f", wrong from iteration {k} of {found['iterations']} on"
-    if not found["nodes"]:
+    if not found_inside(found):
         agrees = found["outcome"] in ("agree", "claimed")
         alone = "what is in it agrees alone, so the node itself is wrong" if agrees else "nothing was established"
         return [f"{where}: {quoted(found['why']) or alone}{asked}"]
-    doubt = "unresolved, the smallest region in doubt: " if found["kind"] == "unresolved" else ""
     why = f"; {quoted(found['why'])}" if found["why"] else ""
-    case = [f"  case {quoted(found['case'])}"] if found["case"] else []
-    return [f"{where}: {doubt}{region(found, quoted)}{asked}{why}", *case, *insides(found.get("inside"), quoted)]
+    lines = []
+    for inner in found_inside(found):
+        doubt = "unresolved, the smallest region in doubt: " if inner["kind"] == "unresolved" else ""
+        lines.append(f"{where}: {doubt}{region(inner, quoted)}{asked}{why}")
+        lines += [f"  case {quoted(inner['case'])}"] if inner["case"] else []
+        lines += insides(inner.get("inside"), quoted)
+    return lines
+
+
+def found_inside(found: Document | None) -> Sequence[Document]:
+    """The findings of the search in a body. Documents of before have the first one only, in place of a list."""
+    if not found:
+        return ()
+    return tuple(found["findings"]) if "findings" in found else (found,) if found["nodes"] else ()
+
+
+def innermost(finding: Document) -> list[Document]:
+    """The certified findings that are furthest inside of a finding; the finding itself where there are none."""
+    inner = [f for f in found_inside(finding.get("inside")) if f.get("certified")]
+    return [deepest for f in inner for deepest in innermost(f)] or [finding]
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
@@ -305,6 +329,8 @@ def _alone(finding: Document, quoted: Quoted) -> str:
     why = f": {quoted(verdict['why'])}" if verdict and verdict["why"] else ""
     if worst is None:
         return f"alone, on the reference's inputs: {word(verdict)}{why}"
+    if other := next((j["name"] for j in (verdict or {}).get("outputs", ()) if j["why"] == verdict["why"]), ""):
+        why = why if other == worst["tensor"] else f"; {quoted(other)}{why}"  # the reason is another output's
     at = ",".join(map(str, worst["index"]))
     seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
     share = f"; {off['count']} of {off['of']} values differ" if off else ""
@@ -336,8 +362,9 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
 
 
 def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
-    """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each."""
-    lines = finding.get("evidence", ())
+    """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each; of the innermost finding,
+    whose error nothing dilutes."""
+    lines = innermost(finding)[0].get("evidence", ())
     conclusion = next((quoted(line["says"]) for line in lines if line["kind"] == "conclusion"), "")
     return conclusion, [quoted(line["says"]) for line in lines if line["kind"] not in ("conclusion", "input")]
 

@@ -71,6 +71,34 @@ class OtherModel:
 
 
 @dataclass(frozen=True)
+class EvidenceLine:
+    """What speaks for rounding, or for a bug; the conclusion is the first.
+
+    Attributes:
+        kind: noise: the error beside rounding noise. precision: could a lower one than claimed explain it? range: does
+            the claimed one hold the weights? exact: the same backend in full precision or without optimisation. pass,
+            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export, likeness: what it is.
+    """
+
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True)
+class InnerFinding:
+    """A place in a body that goes wrong; all as in `FindingDocument`. `inside`: of a body within it."""
+
+    kind: str
+    signature: Signature | None
+    nodes: Sequence[str]
+    ops: Sequence[str]
+    certified: bool
+    case: str | None
+    evidence: Sequence[EvidenceLine] = ()
+    inside: InsideDocument | None = absent()
+
+
+@dataclass(frozen=True)
 class InsideDocument:
     """What the search in a body found.
 
@@ -79,9 +107,7 @@ class InsideDocument:
         iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
         asked: how the candidate was given the pieces.
         outcome: of the search in there; "" where there was none.
-        kind, signature, nodes, ops, case: of its first finding. report: its page.
-        why: why nothing more is known.
-        inside: the same of a body within that finding.
+        report: its page. why: why nothing more is known.
     """
 
     body: str
@@ -89,18 +115,16 @@ class InsideDocument:
     iterations: int | None
     asked: str
     outcome: str = ""
-    kind: str = ""
-    signature: Signature | None = None
-    nodes: Sequence[str] = ()
-    ops: Sequence[str] = ()
-    case: str | None = None
+    findings: Sequence[InnerFinding] = ()
     report: str | None = None
     why: str = ""
-    inside: InsideDocument | None = absent()
 
     def is_same_fault(self, outer: Verdict) -> bool:
         """Was something found, and no refusal where the node as a whole runs?"""
-        return bool(self.nodes) and (self.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
+        return any(
+            bool(f.nodes) and (f.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
+            for f in self.findings
+        )
 
 
 @dataclass(frozen=True)
@@ -250,20 +274,6 @@ class RunCounts:
 
     failed: int
     of: int
-
-
-@dataclass(frozen=True)
-class EvidenceLine:
-    """What speaks for rounding, or for a bug; the conclusion is the first.
-
-    Attributes:
-        kind: noise: the error beside rounding noise. precision: could a lower one than claimed explain it? range: does
-            the claimed one hold the weights? exact: the same backend in full precision or without optimisation. pass,
-            switch: what of the optimiser it takes. second: onnx's own evaluator. input, export, likeness: what it is.
-    """
-
-    kind: str
-    says: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
 from subgraph.inspection.summary import weight_summary
 from subgraph.origins.source import source
-from subgraph.reports import insides
+from subgraph.reports import found_inside, insides
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean, is_text
@@ -328,7 +328,8 @@ class ViewSession:
         findings = document.get("findings") or ()
         inner = [list(_chain(f.get("inside"))) for f in findings]
         places = [r.get("path") for r in document.get("results") or ()]
-        places += [f.get("case") for f in (*findings, *itertools.chain(*inner))]
+        places += [f.get("case") for f in findings]
+        places += [f.get("case") for i in itertools.chain(*inner) for f in found_inside(i)]
         for path in places:
             if path and self._relative(path):
                 self.show_case(Path(path))
@@ -348,9 +349,10 @@ class ViewSession:
 
 def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     """What was found inside of a finding, and inside of that."""
-    while inside:
+    if inside:
         yield inside
-        inside = inside.get("inside")
+        for finding in found_inside(inside):
+            yield from _chain(finding.get("inside"))
 
 
 def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str, Any]) -> dict[str, Any]:

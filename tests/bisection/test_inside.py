@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from benchmarks import bodies as benchmark
 from fixtures import bodies, bodies_wrong
 from subgraph.bisection.inside import AS_LOOP, first_wrong, most_halvings
+from subgraph.results.bisect import InnerFinding, InsideDocument
+from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers.run_command import subcut
 
 
@@ -120,10 +123,11 @@ def test_a_candidate_that_refuses_bodies_alone(takes_loops: bool, tmp_path: Path
     assert finding["ops"] == ["Loop"]
     inside = finding["inside"]
     if takes_loops:
-        assert (inside["asked"], inside["signature"]) == (AS_LOOP, "mismatch")
-        assert [name.rsplit("/", 1)[-1] for name in inside["nodes"]] == [planted.node]
+        (inner,) = inside["findings"]
+        assert (inside["asked"], inner["signature"]) == (AS_LOOP, "mismatch")
+        assert [name.rsplit("/", 1)[-1] for name in inner["nodes"]] == [planted.node]
     else:
-        assert (inside["nodes"], "refuses" in inside["why"]) == ([], True)
+        assert (inside["findings"], "refuses" in inside["why"]) == ([], True)
 
 
 @pytest.mark.slow
@@ -138,10 +142,73 @@ def test_a_fault_that_only_bodies_show_is_asked_about_in_a_loop_of_one_iteration
     assert found.asked == AS_LOOP
     assert [name.rsplit("/", 1)[-1] for name in found.named] == [planted.node]
     (finding,) = done.document["findings"]
-    case = finding["inside"]["case"]
+    case = finding["inside"]["findings"][0]["case"]
     assert subcut("replay", case, "-c", spec, cwd=tmp_path).code == 1  # the case shows the fault, as it was found
     assert subcut("replay", case, "-c", "ort", cwd=tmp_path).code == 0
     assert (tmp_path / case / "repro.py").is_file()
     assert json.loads((tmp_path / case / "manifest.json").read_text())["request"]["as_loop"] is True
     again = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", cwd=tmp_path)
     assert (again.code, "changed" in again.err) == (1, False), again  # what is stored is asked in the same form
+
+
+LOOPS_WRONG = """
+import onnx, onnxruntime
+from onnx import helper
+
+def load(model, options):
+    network = onnx.load(model)
+    nodes = network.graph.node
+    for k, node in reversed(list(enumerate(nodes))):
+        if node.op_type == options["op"]:
+            globals()[options["kind"]](nodes, k, node)
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(network.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+def fewer(nodes, k, node):
+    trips, one = f"{node.input[0]}:fewer", f"{node.input[0]}:one"
+    made = helper.make_node("Constant", [], [one], value_int=1), helper.make_node("Sub", [node.input[0], one], [trips])
+    node.input[0] = trips
+    for new in reversed(made):
+        nodes.insert(k, new)
+
+def whole_only(nodes, k, node):
+    if node.input[0] == "subcut:trips":
+        raise ValueError("Loop of another length")
+    twice(nodes, k, node)
+
+def twice(nodes, k, node):
+    right = f"{node.output[0]}:right"
+    nodes.insert(k + 1, helper.make_node("Add", [right, right], [node.output[0]]))
+    node.output[0] = right
+
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "op", "says"),
+    [
+        ("fewer", "Loop", "/body: it stops too early: it runs 4 iterations, the reference 5"),
+        ("whole_only", "Loop", ": which iteration goes wrong first is not known: with 1 of them, "),
+        ("twice", "Loop", "what is in it agrees alone, so the node itself is wrong"),
+        ("twice", "Scan", "what is in it agrees alone, so the node itself is wrong"),
+    ],
+)
+def test_a_node_that_is_wrong_itself(kind: str, op: str, says: str, tmp_path: Path) -> None:
+    onnx.save(bodies.planted(1, [op]).model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", bodies.values(1))
+    (tmp_path / "loops.py").write_text(LOOPS_WRONG)
+    done = subcut("bisect", "m.onnx", "-c", f"loops.py:kind={kind},op={op}", "-i", "x.npy", cwd=tmp_path)
+    assert says in done.out, done.out
+
+
+def test_a_finding_inside_is_the_same_fault_only_where_both_are_refused_or_neither() -> None:
+    found = InsideDocument(
+        "a", None, None, "alone", findings=[InnerFinding("culprit", None, ["n"], ["Neg"], True, None)]
+    )
+    assert found.is_same_fault(Verdict(Status.FAIL, Signature.MISMATCH))
+    assert not found.is_same_fault(Verdict(Status.FAIL, Signature.REFUSED))
+    assert not replace(found, findings=()).is_same_fault(Verdict(Status.FAIL, Signature.MISMATCH))

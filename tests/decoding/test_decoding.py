@@ -88,7 +88,7 @@ def test_a_merged_decoder_keeps_what_its_first_step_made_of_the_encoder(here: Pa
     done, document = looped(here, "merged.onnx", f"wrong.py:node=cached.over.softmax,at=9,{cache}", *given)
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 5)
     (finding,) = document["bisection"]["findings"]
-    assert finding["inside"]["nodes"] == ["either/then_branch/cached.over.softmax"]
+    assert finding["inside"]["findings"][0]["nodes"] == ["either/then_branch/cached.over.softmax"]
 
 
 @pytest.mark.slow

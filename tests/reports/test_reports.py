@@ -660,3 +660,51 @@ def test_nan_comes_before_a_relative_error() -> None:
 def test_a_prediction_is_called_unchanged_or_changed() -> None:
     assert prediction({"top1": 1.0, "top5": 1.0}) == "prediction unchanged"
     assert prediction({"top1": 0.5, "top5": 1.0}) == "prediction changed: top-1 agrees in 50 %, top-5 in 100 %"
+
+
+def inner(label: str, says: str, **more: Any) -> dict[str, Any]:
+    evidence = [{"kind": "conclusion", "says": says}]
+    told = {"kind": "culprit", "signature": "mismatch", "certified": True, "case": None, "evidence": evidence}
+    return {"nodes": [label], "ops": ["Tanh"], **told, **more}
+
+
+def body(name: str, *findings: dict[str, Any]) -> dict[str, Any]:
+    told = {"iteration": None, "iterations": None, "asked": "alone", "outcome": "disagree", "report": None, "why": ""}
+    return {"body": name, "findings": list(findings), **told}
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_the_innermost_certified_findings_give_the_headline_and_the_conclusion(form: str) -> None:
+    """What goes wrong is diluted on its way out of a body, where rounding may seem to explain it."""
+    document = RUNS["culprit"]()
+    (finding,) = document["findings"]
+    deep = body("if1/then_branch", inner("if1/then_branch/tanh", "a bug: full precision is as wrong"))
+    found = body("loop1/body@3", inner("if1", "probably rounding", inside=deep), inner("loop1/body@3/n", "another"))
+    finding["inside"] = found
+    assert problem(document) == ""
+    text = html.unescape(render(form, document)).replace("`", "")
+    assert ", in it if1/then_branch/tanh (Tanh), loop1/body@3/n (Tanh)" in text
+    assert "a bug: full precision is as wrong" in text and "probably rounding" not in text
+    for told in ("inside loop1/body@3: if1", "inside if1/then_branch: if1/then", "inside loop1/body@3: loop1/body@3/n"):
+        assert told in text, told
+    finding["inside"] = body("loop1/body@3", inner("if1", "probably rounding", certified=False))
+    assert "in it loop1" not in render(form, document).replace("`", "")
+
+
+def test_what_was_found_inside_is_read_from_documents_of_before() -> None:
+    document = RUNS["culprit"]()
+    before = {**body("loop1/body@3"), **inner("loop1/body@3/n", "")}
+    del before["findings"]
+    document["findings"][0]["inside"] = before
+    assert "inside loop1/body@3: loop1/body@3/n (Tanh)" in render("text", document)
+
+
+def test_the_output_whose_shape_is_wrong_is_named() -> None:
+    """The largest error may be another output's."""
+    document = RUNS["culprit"]()
+    (finding,) = document["findings"]
+    verdict = finding["verdict"]
+    shape = {**verdict["outputs"][0], "name": "present", "why": "1×4 where 4×4 was expected", "signature": "shape"}
+    verdict |= {"why": shape["why"], "outputs": [*verdict["outputs"], shape]}
+    worst = finding["worst"]["tensor"]
+    assert f"inputs: {worst}; present: 1×4 where 4×4 was expected; expected " in render("text", document)

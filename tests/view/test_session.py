@@ -113,8 +113,8 @@ def test_what_is_inside_of_a_finding_is_told_with_its_reports(session: ViewSessi
             "iterations": None,
             "asked": "alone",
         }
-        place = {"case": f"out/{name}/culprit", "report": f"out/{name}/report.html"}
-        return {**told, **place, "body": name, "kind": "culprit", "nodes": [f"{name}/n"], "ops": ["Neg"], **more}
+        finding = {"case": f"out/{name}/culprit", "kind": "culprit", "nodes": [f"{name}/n"], "ops": ["Neg"], **more}
+        return {**told, "report": f"out/{name}/report.html", "body": name, "findings": [finding]}
 
     document = {"findings": [{"inside": inside("deep", inside=inside("deeper"))}, {}]}
     session.runs.show("bisect", "subcut bisect", document)

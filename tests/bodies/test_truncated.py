@@ -1,0 +1,54 @@
+"""Loops that end earlier, and Loops that count. Covers `bodies.truncated`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from fixtures import bodies
+from subgraph.bodies.model import Body, open_body
+from subgraph.bodies.name import split
+from subgraph.bodies.truncated import BEGIN, RAN, TRIPS, counting_loop, state_name, truncated_loop
+from subgraph.graph import graph as graphs
+from subgraph.graph.walk import all_nodes
+
+X = bodies.values(1)
+
+
+def loop(folder: Path) -> Body:
+    planted = bodies.planted(1, ["Loop"])
+    onnx.save(planted.model, folder / "m.onnx")
+    graph = graphs.load(folder / "m.onnx").prepare()
+    found = split(graph, planted.path[0])
+    assert found
+    return open_body(graph, found[0])
+
+
+def run(model: Any, **fed: Any) -> dict[str, Any]:
+    """What onnxruntime gives."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {i.name: fed[i.name.split(":")[-1]] for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_path: Path) -> None:
+    """A candidate may have no Add for int64: that it refuses one of ours says nothing."""
+    body = loop(tmp_path)
+    model = truncated_loop(body, body.graph.declared_types(["t3"]), 2)
+    operators = {node.op_type for node in all_nodes(model.graph.node)}
+    assert operators <= {node.op_type for node in all_nodes(body.graph.model.graph.node)}
+    made = run(model, t3=X)
+    assert [made[name].shape for name in (state_name(0), "t6")] == [(2, 3), (2, 2, 3)]
+
+
+def test_a_loop_counts_its_iterations(tmp_path: Path) -> None:
+    body = loop(tmp_path)
+    types = body.graph.declared_types(["t3"])
+    assert {name: int(value) for name, value in run(counting_loop(body, types), t3=X).items()} == {RAN: BEGIN + 5}
+    made = run(counting_loop(body, types, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)})
+    assert (int(made[RAN]), made[state_name(0)].shape) == (3, (2, 3))
