@@ -329,12 +329,13 @@ def _alone(finding: Document, quoted: Quoted) -> str:
     why = f": {quoted(verdict['why'])}" if verdict and verdict["why"] else ""
     if worst is None:
         return f"alone, on the reference's inputs: {word(verdict)}{why}"
-    if other := next((j["name"] for j in (verdict or {}).get("outputs", ()) if j["why"] == verdict["why"]), ""):
-        why = why if other == worst["tensor"] else f"; {quoted(other)}{why}"  # the reason is another output's
     at = ",".join(map(str, worst["index"]))
     seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
     share = f"; {off['count']} of {off['of']} values differ" if off else ""
-    return f"alone, on the reference's inputs: {quoted(worst['tensor'])}{why}; {seen}{share}"
+    outputs = verdict["outputs"] if verdict else ()
+    told = next((j["name"] for j in outputs if j["why"] == verdict["why"]), worst["tensor"])  # whose reason it is
+    where = "" if told == worst["tensor"] else f"{quoted(worst['tensor'])}: "
+    return f"alone, on the reference's inputs: {quoted(told)}{why}; {where}{seen}{share}"
 
 
 def _certificate(finding: Document, quoted: Quoted) -> list[str]:

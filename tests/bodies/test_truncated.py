@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from onnx import TensorProto, helper
 
 from fixtures import bodies
 from subgraph.bodies.model import Body, open_body
@@ -17,6 +18,7 @@ from subgraph.graph import graph as graphs
 from subgraph.graph.walk import all_nodes
 
 X = bodies.values(1)
+TYPES = {"t3": helper.make_tensor_type_proto(TensorProto.FLOAT, bodies.SHAPE)}  # of what the Loop reads
 
 
 def loop(folder: Path) -> Body:
@@ -39,7 +41,7 @@ def run(model: Any, **fed: Any) -> dict[str, Any]:
 def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_path: Path) -> None:
     """A candidate may have no Add for int64: that it refuses one of ours says nothing."""
     body = loop(tmp_path)
-    model = truncated_loop(body, body.graph.declared_types(["t3"]), 2)
+    model = truncated_loop(body, TYPES, 2)
     operators = {node.op_type for node in all_nodes(model.graph.node)}
     assert operators <= {node.op_type for node in all_nodes(body.graph.model.graph.node)}
     made = run(model, t3=X)
@@ -48,7 +50,6 @@ def test_a_loop_that_ends_earlier_holds_no_operator_that_the_model_does_not(tmp_
 
 def test_a_loop_counts_its_iterations(tmp_path: Path) -> None:
     body = loop(tmp_path)
-    types = body.graph.declared_types(["t3"])
-    assert {name: int(value) for name, value in run(counting_loop(body, types), t3=X).items()} == {RAN: BEGIN + 5}
-    made = run(counting_loop(body, types, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)})
+    assert {name: int(value) for name, value in run(counting_loop(body, TYPES), t3=X).items()} == {RAN: BEGIN + 5}
+    made = run(counting_loop(body, TYPES, truncated=True), t3=X, **{TRIPS.split(":")[-1]: np.array(3)})
     assert (int(made[RAN]), made[state_name(0)].shape) == (3, (2, 3))

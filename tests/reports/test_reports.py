@@ -707,4 +707,4 @@ def test_the_output_whose_shape_is_wrong_is_named() -> None:
     shape = {**verdict["outputs"][0], "name": "present", "why": "1×4 where 4×4 was expected", "signature": "shape"}
     verdict |= {"why": shape["why"], "outputs": [*verdict["outputs"], shape]}
     worst = finding["worst"]["tensor"]
-    assert f"inputs: {worst}; present: 1×4 where 4×4 was expected; expected " in render("text", document)
+    assert f"inputs: present: 1×4 where 4×4 was expected; {worst}: expected " in render("text", document)
