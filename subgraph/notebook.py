@@ -170,7 +170,7 @@ def watch(bisection: Bisection) -> Bisection:
     """Run a bisection to its end; in a notebook one line of progress is kept up to date, which the result replaces.
 
     >>> from subgraph import bisect, load, watch
-    >>> watch(bisect(load("resnet50.onnx"))).document["agree"]
+    >>> watch(bisect(load("resnet50.onnx"))).result.agree
     True
 
     Raises: as iterating a `Bisection` does.

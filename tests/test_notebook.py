@@ -22,6 +22,7 @@ import subgraph
 from fixtures import ROOT
 from fixtures.notebook import CELLS, demo, document
 from subgraph import notebook
+from subgraph.errors import UsageError
 
 VOID = {"br", "meta"}
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
@@ -137,7 +138,9 @@ def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: 
     monkeypatch.setitem(sys.modules, "IPython.display", inner)
     running = subgraph.bisect(odd, shapes={}, output=odd.path.parent / "out")
     assert "not begun" in checked(running)
-    assert subgraph.watch(running).document["agree"] and "right" in checked(running)
+    with pytest.raises(UsageError, match="has not ended"):
+        _ = running.result
+    assert subgraph.watch(running).result.agree and "right" in checked(running)
     assert len(shown) == len(running.steps) + 2 and "not begun" in shown[0] and "ended after" in shown[-1]
     assert "baseline: whole model, agree" in checked(running.steps[0])
     assert checked(running.findings).startswith("agree")

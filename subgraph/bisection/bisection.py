@@ -111,11 +111,10 @@ class Bisection:
         steps: the steps so far.
         remaining: what the steps so far have shown.
         findings: the result of the search, once it ended; items are positions in `oracle.groups`.
-        result: the whole result, once it is written. document: the same as JSON, as `subcut bisect --json` prints it.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"), output="results")
-    >>> len(list(bisection)) == len(bisection.steps), bisection.document["agree"]
+    >>> len(list(bisection)) == len(bisection.steps), bisection.result.agree
     (True, True)
     """
 
@@ -124,7 +123,7 @@ class Bisection:
         self.steps: list[Step] = []
         self.remaining = Remaining(0)
         self.findings: Findings | None = None
-        self.result: BisectDocument | None = None
+        self._result: BisectDocument | None = None
         self._oracle: NodeOracle | None = None
         self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
@@ -171,16 +170,27 @@ class Bisection:
         if findings.outcome is Outcome.DISAGREE:
             document = self._with_insides(document)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
-            self.result = document
+            self._result = document
         else:  # beside an earlier finding, not in its place
             source = case.source_of(trials.graph)
             aside = replace(place, name=f"{options.place.name}-report")
-            self.result = evidence.save_document(document, aside, source, [trials.graph.path])
+            self._result = evidence.save_document(document, aside, source, [trials.graph.path])
+
+    @property
+    def result(self) -> BisectDocument:
+        """The whole result.
+
+        Raises:
+            UsageError: the bisection has not ended.
+        """
+        if self._result is None:
+            raise UsageError("the bisection has not ended", "iterate it to its end")
+        return self._result
 
     @property
     def document(self) -> dict[str, Any]:
-        """`result` as JSON; empty until it is written."""
-        return to_json(self.result) if self.result else {}
+        """`result` as JSON, as `subcut bisect --json` prints it; empty until it is written."""
+        return to_json(self._result) if self._result else {}
 
     @property
     def oracle(self) -> NodeOracle:
@@ -287,10 +297,9 @@ class Bisection:
                     for _ in inner:
                         pass
                 finally:
-                    runs.made += inner.result.trials if inner.result else len(inner.steps)
+                    runs.made += inner.result.trials if inner.document else len(inner.steps)
         except SubcutError as e:
             return replace(known, why=e.what)
-        assert inner.result
         found = inner.result
         stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
         findings = [InnerFinding(**{name: getattr(f, name) for name in TOLD_OF_INSIDE}) for f in found.findings]

@@ -137,7 +137,6 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
 
     found = log_steps(bisection)
     trials = bisection.oracle.trials
-    assert bisection.result
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.whole()
     blame = Blame(trials, region, bisection.options.setup)

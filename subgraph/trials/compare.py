@@ -85,7 +85,6 @@ class Comparison:
         wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
         forms: of the whole model; the others that were tried.
-        result: all of this as the document that `subcut compare --json` gives, with names and versions.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -102,12 +101,19 @@ class Comparison:
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
     forms: FormsTried = field(default_factory=FormsTried)
-    result: ComparisonDocument | None = field(default=None, repr=False)
+    _result: ComparisonDocument | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> ComparisonDocument:
+        """All of this with names and versions; what `compare` returns has it."""
+        assert self._result
+        return self._result
 
     @property
     def document(self) -> dict[str, Any]:
-        """`result` as JSON data; empty without it."""
-        return to_json(self.result) if self.result else {}
+        """`result` as JSON, as `subcut compare --json` prints it."""
+        document: dict[str, Any] = to_json(self.result)
+        return document
 
     @property
     def first_bad(self) -> ComparisonRow | None:
@@ -184,7 +190,7 @@ def compare(
     setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
     with open_with_processes(graph, setup, reference) as trials:
         found = compare_tensors(trials, at, jobs=jobs, fail_fast=fail_fast)
-        return replace(found, result=document(trials, found, criterion, command=""))
+        return replace(found, _result=document(trials, found, criterion, command=""))
 
 
 def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
