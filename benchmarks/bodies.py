@@ -4,7 +4,7 @@
 
 The networks are those of `fixtures.bodies`: If, Loop, Scan, a function, and these within each other. In every second
 one with a Loop innermost the fault begins at a later iteration. A fault that moves no output by a hundredth of its
-scale is no fault, and such a seed is left out.
+scale is not a fault, and such a seed is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from subgraph.bisection.bisection import bisect
 from subgraph.graph.graph import load
 from subgraph.runtime.candidate import parse
 
-LEAST = 1e-2  # of an output's scale, what a fault must change
+MIN = 1e-2  # of an output's scale, what a fault must change
 LATE = 2  # the iteration at which a fault begins in every second Loop
 
 
@@ -105,7 +105,7 @@ def _matters(folder: Path, options: Mapping[str, str]) -> bool:
     fed = {"x": np.load(folder / "x.npy")}
     right = bodies_wrong.load(str(folder / "model.onnx"), {"node": ""})(fed)
     wrong = bodies_wrong.load(str(folder / "model.onnx"), options)(fed)
-    return any(np.abs(right[n] - wrong[n]).max() > LEAST * np.abs(right[n]).max() for n in right)
+    return any(np.abs(right[n] - wrong[n]).max() > MIN * np.abs(right[n]).max() for n in right)
 
 
 def outcome_of(document: Mapping[str, Any]) -> Outcome:

@@ -7,7 +7,7 @@ silero-vad as a streaming model, whose file comes from its wheel and without whi
 a node wrong in one step, or from one step on; a state handed on wrong, which only the next step sees; one row of the
 logits; a process that dies; a state that drifts. Every eighth candidate is right: onnxruntime with all optimisations,
 or weights rounded to fp16 and said to be. The steps number 24 to 512. A fault that moves no output of its step by a
-fiftieth of its scale is no fault, and such a seed is left out.
+fiftieth of its scale is not a fault, and such a seed is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks import trained
 from benchmarks.report import table
 from fixtures import decoders, decoders_wrong
 
-LEAST = 2e-2  # of an output's scale, what a fault must change
+MIN = 2e-2  # of an output's scale, what a fault must change
 STEPS = (24, 48, 96, 192, 512)
 MORE_WALKS = 12  # beside log₂ of the steps
 SILERO = trained.FOLDER / "silero_vad/data/silero_vad_16k_sequence.onnx"
@@ -315,7 +315,7 @@ def _nodes(network: onnx.ModelProto) -> list[str]:
 def _matters(path: Path, feeds: Mapping[str, Any], options: Mapping[str, str]) -> bool:
     right = decoders_wrong.load(str(path), {"node": ""})(feeds)
     wrong = decoders_wrong.load(str(path), options)(feeds)
-    return any(np.abs(right[n] - wrong[n]).max() > LEAST * np.abs(right[n]).max() for n in right)
+    return any(np.abs(right[n] - wrong[n]).max() > MIN * np.abs(right[n]).max() for n in right)
 
 
 if __name__ == "__main__":

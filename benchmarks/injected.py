@@ -107,7 +107,7 @@ def _single(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _effect(region: Region, clean: RunResult, run_result: RunResult) -> float:
-    """The largest difference at an output over its scale; infinite if values are no floats, 0 if all are equal."""
+    """The largest difference at an output over its scale; infinite if values are not floats, 0 if all are equal."""
     largest = 0.0
     for name in region.outputs:
         expected, actual = (load(r.tensors[0][name], Path("/")) for r in (clean, run_result))

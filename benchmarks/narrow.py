@@ -117,7 +117,7 @@ def spec(**options: object) -> str:
 
 
 def ours(case: Case, *, shy: bool = False) -> Tried:
-    """`shy`: reading inner tensors makes the fault vanish."""
+    """`shy`: reading intermediate tensors makes the fault vanish."""
     folder = empty("ours")
     (folder / "samples").mkdir()
     for k in range(case.samples):

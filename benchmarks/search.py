@@ -163,9 +163,9 @@ def markdown(found: Sequence[Row]) -> str:
 
 NOTE = """Means. In brackets: runs, and nodes, that only make sure (the whole model once more in another process, the
 answer in fresh processes); polygraphy has none of these. N = 256, for the join and the two inputs 37. Probe-sensitive:
-reading inner tensors makes the fault vanish, so that a profile shows nothing. Polygraphy's linear mode was run on the
-first case of a kind only. Its seconds hold a Python and an onnxruntime that start for each check, ours those that start
-for fresh processes."""
+reading intermediate tensors makes the fault vanish, so that a profile shows nothing. Polygraphy's linear mode was run
+on the first case of a kind only. Its seconds hold a Python and an onnxruntime that start for each check,
+ours those that start for fresh processes."""
 
 
 def main(arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 SMALLEST = 4  # elements of a slice
 UNIT = 0.05  # of values that all lie in 0 … 1, no slice has a smaller scale
-LEAST = 1e-4  # of the tensor's scale: no slice has a smaller one
+MIN = 1e-4  # of the tensor's scale: no slice has a smaller one
 ERRORS = (0.5, 0.1, 0.02, 0.011)  # of the slice's scale
 KINDS = ("bias", "gain", "scale", "swapped", "token", "flat")
 WHOLE = -1  # an axis: all of the tensor
@@ -67,7 +67,7 @@ def worst_slice(reference: Array, candidate: Array) -> tuple[float, str]:
 
 def _scale(values: Array, each: Slice) -> float:
     """The largest value of a slice, or what counts as its scale where that is tiny."""
-    least = LEAST * float(np.abs(values).max(initial=0))
+    least = MIN * float(np.abs(values).max(initial=0))
     if values.size and values.min() >= 0 and values.max() <= 1:
         least = max(least, UNIT)
     return max(float(np.abs(each.of(values)).max(initial=0)), least)

@@ -123,7 +123,7 @@ class Group(HelpGroup):
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Move global options to the front; insert `cut` where the next word is no command but looks like one of a cut.
+    """Move global options to the front; insert `cut` where the next word is not a command but looks like one of a cut.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']

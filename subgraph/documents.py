@@ -59,7 +59,7 @@ def absent(*, of_kind: str = "") -> Any:
 
 
 def keyed(key: str, **options: Any) -> Any:
-    """A dataclass field whose JSON key is no Python name, `from` for example; `options` as of `dataclasses.field`."""
+    """A dataclass field whose JSON key is not a Python name, as `from`; `options` as of `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
 
 
@@ -110,7 +110,7 @@ def read_json(path: Path, hint: str) -> Any:
     """The JSON in a file; no number in it is infinite, not a number or out of bounds.
 
     Raises:
-        InputError: it cannot be read, or is no JSON.
+        InputError: it cannot be read, or is not JSON.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

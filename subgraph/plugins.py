@@ -143,7 +143,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
     spec = util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
+        raise UsageError(f"{path} is not a Python file")
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:

@@ -113,7 +113,7 @@ def _list(value: str | list[str]) -> list[str]:
 
 
 def _fitting(word: str) -> list[str]:
-    """The files that a glob fits; the word itself, if it is no glob or a file's name.
+    """The files that a glob fits; the word itself, if it is not a glob or a file's name.
 
     Raises:
         UsageError: no file fits.
@@ -143,7 +143,7 @@ def load(start: Path | None = None) -> Project:
     """The nearest project file, from this folder upwards.
 
     Raises:
-        UsageError: it is no TOML, or a value has the wrong type. UnknownName: unknown key.
+        UsageError: it is not TOML, or a value has the wrong type. UnknownName: unknown key.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
@@ -213,7 +213,7 @@ def _test(file: Path, table: Any) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise UsageError(f"{file}: 'tests' must be {KIND_WORDS[tuple]}, not {reprlib.repr(table)}", "correct that line")
     if odd := sorted(NOT_OF_TESTS & table.keys()):
-        raise UsageError(f"{file}: '{odd[0]}' is no setting of one test", "write it above all tables")
+        raise UsageError(f"{file}: '{odd[0]}' is not a setting of one test", "write it above all tables")
     return {
         key: [_checked(file, key, word) for word in value]
         if key in OF_TESTS and isinstance(value, list)
@@ -259,7 +259,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
 def _existing(path: Path, named_by: str) -> Path:
     if not is_text(str(path)):
         raise UsageError(f"the name of {path} is not UTF-8{named_by}", "rename it; neither ONNX nor JSON can hold it")
-    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder
+    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder
         inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
         raise UsageError(f"{path} is a folder{named_by}", f"name the .onnx file in it{inside and ': ' + inside}")
     if not os.path.exists(path):  # noqa: PTH110 - and no file

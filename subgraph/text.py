@@ -50,7 +50,7 @@ def plain(e: UnicodeError) -> tuple[str, int]:
 
 
 def behind_colon(spec: str) -> tuple[str, str, str]:
-    r"""As `partition(":")`; a drive of Windows is no word of its own.
+    r"""As `partition(":")`; a drive of Windows is not a word of its own.
 
     >>> behind_colon("ort:opt=basic"), behind_colon(r"C:\mine.py:a=1")
     (('ort', ':', 'opt=basic'), ('C:\\mine.py', ':', 'a=1'))

@@ -648,7 +648,7 @@ def test_what_subcut_did_not_write_is_never_replaced(force: tuple[str, ...], her
     (here / "file").write_text("mine")
     (here / "link").symlink_to(here / CASE)
     for name in ("file", "link"):
-        assert f"{name} is in the way: it is no folder" in refused(
+        assert f"{name} is in the way: it is not a folder" in refused(
             subcut("dump", "conv1", "-o", name, *force, cwd=here)
         )
     assert (here / CASE / "thesis.txt").read_text() == (here / "file").read_text() == "mine"

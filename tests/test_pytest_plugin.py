@@ -155,7 +155,7 @@ def test_a_slip_is_no_green_run(text: str | None, says: str, pytester: pytest.Py
     [
         ("tests = 3", UsageError, "'tests' must be tables, each below [[tests]], not 3"),
         ("tests = ['m.onnx']", UsageError, "'tests' must be tables"),
-        ("[[tests]]\njobs = 2", UsageError, "'jobs' is no setting of one test"),
+        ("[[tests]]\njobs = 2", UsageError, "'jobs' is not a setting of one test"),
         ("[[tests]]\nmodel = [1]", UsageError, "'model' must be a text, not 1"),
         ("[[tests]]\nmodel = 'm.onnx'\ncandidate = []", UsageError, "no model or no candidate"),
         ("[[tests]]\nsede = 1", UnknownName, "unknown key 'sede'"),

@@ -45,7 +45,7 @@ class Field:
 
     Attributes:
         file: which file it stands in. value: what is written there, as TOML or JSON.
-        words: the command that reads it. library: what it names is no Python, and only its refusal can be tested here.
+        words: the command that reads it. library: it names no Python file, so only its refusal is tested.
     """
 
     file: str

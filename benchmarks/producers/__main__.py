@@ -36,7 +36,7 @@ NETWORKS, STATES = ("residual", "transformer"), ("healthy", "faulty")
 INSTALLING, RUNNING = 1800, 600  # seconds
 HEADS = ["tool", "network", "matched of", "healthy", "faulty: wrong of", "nodes", "holds the wrong node"]
 SAYS = {0: "agrees", 1: "disagrees", 2: "is refused", 5: "unresolved"}  # subcut's exit codes
-MOST_NODES = 3  # of an interval: what the tools leave out between two tensors
+MAX_NODES = 3  # of an interval: what the tools leave out between two tensors
 REASON = 160  # characters
 
 
@@ -162,7 +162,7 @@ def row(found: Mapping[str, Any], interval: Mapping[str, Any], wrong: Sequence[s
         f"{len(nodes)}, and {len(findings) - 1} places behind" if len(findings) > 1 else str(len(nodes)),
         f"{'yes' if held else '**no**'}, {', '.join(wrong)}",
     ]
-    return cells, healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(nodes) <= MOST_NODES
+    return cells, healthy.get("exit_code") == 0 and held and len(findings) == 1 and len(nodes) <= MAX_NODES
 
 
 def _matched(document: Mapping[str, Any]) -> str:

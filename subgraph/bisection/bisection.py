@@ -53,7 +53,7 @@ from subgraph.verdict import Verdict
 log = logging.getLogger("subcut")
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
-MOST_ENTERED = 3  # findings in whose bodies the search goes on
+MAX_ENTERED = 3  # findings in whose bodies the search goes on
 TOLD_OF_INSIDE = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
 
 
@@ -245,7 +245,7 @@ class Bisection:
     def _insides(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
         """The findings; the first ones that are a node with something inside with what was found in there."""
         for k, finding in enumerate(findings):
-            enters = finding.kind == FindingKind.CULPRIT and k < MOST_ENTERED
+            enters = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
             enters = enters and can_enter(self.oracle.trials, finding.indices)
             found = self._inside(finding) if enters else None
             yield replace(finding, inside=found) if found else finding

@@ -19,8 +19,8 @@ from subgraph.trials.attribution import attribute, remaining_error
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
 
-MOST_MEASURED = 64  # items whose share is measured: those with the largest error alone
-MOST_RESTORED = 5  # of these, with the largest share: also what remains
+MAX_MEASURED = 64  # items whose share is measured: those with the largest error alone
+MAX_RESTORED = 5  # of these, with the largest share: also what remains
 
 
 def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
@@ -35,7 +35,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         with contextlib.suppress(ModelError, NoRegion):  # not in that model, or random: no cost of its own
             errors.append((_error(trials, oracle.region([k])), k))
     pieces: list[tuple[PieceCost, int]] = []
-    for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MOST_MEASURED]:
+    for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
@@ -45,14 +45,14 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     for cost, k in pieces:
         by_ops.setdefault(" + ".join(dict.fromkeys(ops[i] for i in oracle.groups[k])), []).append(cost.explains)
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
-    remaining = [remaining_error(trials, oracle.region([k])) for _, k in pieces[:MOST_RESTORED]]
+    remaining = [remaining_error(trials, oracle.region([k])) for _, k in pieces[:MAX_RESTORED]]
     saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])
     return OtherModel(
         other.graph.path.name,
         other.summary(),
         trials.precision,
         len(oracle.groups),
-        [replace(c, remains=remaining[k] if k < MOST_RESTORED else None) for k, (c, _) in enumerate(pieces)],
+        [replace(c, remains=remaining[k] if k < MAX_RESTORED else None) for k, (c, _) in enumerate(pieces)],
         sorted(summed, key=lambda cost: -cost.explains),
         [Saturated(name, share) for name, share in saturated if share > 0],
     )

@@ -31,12 +31,12 @@ from subgraph.verdict import Judgement, Status, Verdict
 from subgraph.version import versions
 
 FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
-MOST_UNRESOLVED = 5  # regions and items that notes list
-MOST_DIAGNOSED = 3  # findings for which the candidate runs again
+MAX_UNRESOLVED = 5  # regions and items that notes list
+MAX_DIAGNOSED = 3  # findings for which the candidate runs again
 KIND_WORDS = {
     QueryKind.WHOLE: "whole model",
     QueryKind.CLAIMED: "at the claimed precision",
-    QueryKind.PROFILE: "inner tensors in place",
+    QueryKind.PROFILE: "intermediate tensors in place",
     QueryKind.ISOLATED: "alone",
     QueryKind.REST: "all other nodes",
     QueryKind.PREFIX: "first nodes",
@@ -147,9 +147,9 @@ def _scope_notes(
         yield f"the outputs agree ({outputs}): with these inputs, the error inside does not reach them"
     elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         more = [f"{looked_at.within} alone"] if looked_at.within else []
-        more += [f"{count(looked_at.inner, 'inner tensor')} in place"] if looked_at.inner is not None else []
-        unseen = "" if looked_at.inner is not None else "; inner tensors were not looked at"
-        hint = " (--inside looks at them)" if unseen and not by_hand else ""
+        more += [f"{count(looked_at.inner, 'intermediate tensor')} in place"] if looked_at.inner is not None else []
+        unseen = "" if looked_at.inner is not None else "; intermediate tensors were not checked"
+        hint = " (--inside checks them)" if unseen and not by_hand else ""
         yield f"compared: {', '.join([outputs, *more])}{unseen}{hint}"
 
 
@@ -161,7 +161,7 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
     for text, items in findings.notes:
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
-        yield "the fault vanishes when inner tensors are read: the candidate then computes the model in another way"
+        yield "the fault vanishes when intermediate tensors are read: fusion changes when they are outputs"
     yield from _nondeterministic(oracle, findings)
     if findings.budget_spent:
         yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
@@ -170,7 +170,7 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
     elif findings.outcome is Outcome.DISAGREE and findings.complete and findings.signature:
         regions = "this region" if len(findings.findings) == 1 else "these regions"
         yield f"with {regions} on the reference, the whole model agrees"
-    for observation in findings.unresolved[:MOST_UNRESOLVED]:
+    for observation in findings.unresolved[:MAX_UNRESOLVED]:
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
 
 
@@ -184,7 +184,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
         yield f"the candidate is not deterministic: it gives other values from run to run ({len(names)} of {of})"
     for finding in findings.findings:
         if finding.items and oracle.nondeterministic.get(oracle.region(finding.items).nodes):
-            labels = ", ".join(oracle.label(k) for k in finding.items[:MOST_UNRESOLVED])
+            labels = ", ".join(oracle.label(k) for k in finding.items[:MAX_UNRESOLVED])
             yield f"not deterministic: {labels} alone gives other values from run to run"
 
 
@@ -315,8 +315,8 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
     if trials.candidate_model:
         withheld = "the candidate runs another model"
-    if rank >= MOST_DIAGNOSED:
-        withheld = f"only the first {MOST_DIAGNOSED} findings are examined so far"
+    if rank >= MAX_DIAGNOSED:
+        withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
         return [document.EvidenceLine(e.kind, e.says) for e in diagnose(trials, region, verdict, withheld)]
@@ -326,7 +326,7 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
 
 def _why(oracle: NodeOracle, finding: Finding) -> str:
     def labels(items: Sequence[int]) -> str:
-        return ", ".join(oracle.label(k) for k in items[:MOST_UNRESOLVED])
+        return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
     if finding.alike:
         kind = oracle.trials.graph.ops[oracle.groups[finding.items[0]][-1]]
@@ -336,7 +336,8 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     if finding.doubtful:
         return f"perhaps not the smallest: the candidate does not run it without {labels(finding.doubtful)}"
     if finding.minor and not finding.certified:
-        return f"perhaps not the smallest: without {labels(finding.minor)} it still fails, though that explains little"
+        without = labels(finding.minor)
+        return f"perhaps not the smallest: without {without} it still fails, though that accounts for little"
     return finding.why
 
 

@@ -1,6 +1,6 @@
 """The oracle of a bisection: an item of the search is a node that carries values, a query is a trial.
 
-Nodes that only compute shapes are no items: their outputs are frozen in every cut.
+Nodes that only compute shapes are not items: their outputs are frozen in every cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from subgraph.trials.attribution import (
     attribute,
     error_alone,
     error_of,
-    is_what_disappeared,
+    superposes,
     lacks_output,
     restores_outputs,
     share_of,
@@ -295,7 +295,7 @@ class NodeOracle:
         if before is None or left is None or piece.nodes not in self.failed:
             return answer
         alone = error_alone(trials, piece, self.failed[piece.nodes])
-        return answer if alone is None else replace(answer, culprit=is_what_disappeared(before, left, alone))
+        return answer if alone is None else replace(answer, culprit=superposes(before, left, alone))
 
     def _relative_error(self, verdict: Verdict) -> float | None:
         """The largest error of a prefix, relative to that of the whole."""

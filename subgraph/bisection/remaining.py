@@ -14,7 +14,7 @@ from subgraph.search.predicate import RegionOutcome
 
 # Times the search's own estimate, which is that of one guilty node. Of 220 simulated searches (several culprits,
 # accumulated errors, flaky candidates among them) 88 % ended within the upper end of the first estimate.
-MOST_TIMES = 7
+MAX_TIMES = 7
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Remaining:
         self.steps += 1
         if step.query.kind in (QueryKind.ISOLATED, QueryKind.REST) and step.outcome is RegionOutcome.FAIL:
             self._narrow(frozenset(nodes))
-        self._total = self._total or self.steps + MOST_TIMES * step.estimated_runs
+        self._total = self._total or self.steps + MAX_TIMES * step.estimated_runs
         self.least = step.estimated_runs
-        self.most = max(self._total - self.steps, MOST_TIMES * step.estimated_runs) if step.estimated_runs else 0
+        self.most = max(self._total - self.steps, MAX_TIMES * step.estimated_runs) if step.estimated_runs else 0
 
     def _narrow(self, region: frozenset[Hashable]) -> None:
         """Keep the smallest failing regions."""

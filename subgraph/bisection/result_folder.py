@@ -31,7 +31,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.candidate_model import EDGE, CandidateModel
 
-MOST_CASES = 8  # more findings than that have one reason, and each case holds its weights
+MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
 
 
@@ -39,7 +39,7 @@ def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
     """Where the result goes, as `case.free_place`; asked before the search.
 
     Raises:
-        ResultExists: something stands in the way that is no result.
+        ResultExists: something stands in the way that is not a result.
     """
     graph = oracle.trials.graph
     return case.free_place(place, case.source_of(graph), [graph.path])
@@ -74,7 +74,7 @@ def save(
 def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
     """Position and folder name of each finding that becomes a case: not the accumulated ones, which are the whole."""
     numbers: Counter[str] = Counter()
-    for k, finding in enumerate(findings[:MOST_CASES]):
+    for k, finding in enumerate(findings[:MAX_CASES]):
         if name := FOLDER_NAMES.get(finding.kind):
             numbers[name] += 1
             yield k, name if numbers[name] == 1 else f"{name}-{numbers[name]}"

@@ -17,9 +17,9 @@ from subgraph.results.blame import BlameDocument, Cure, Versions
 from subgraph.text import clean, count
 from subgraph.verdict import Signature
 
-MOST_NODES = 6  # that a sentence names
-MOST_CURES = 4
-MOST_UNPROVEN = 2
+MAX_NODES = 6  # that a sentence names
+MAX_CURES = 4
+MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
@@ -52,10 +52,10 @@ def paragraph(found: BlameDocument) -> str:
     elif found.kernels:
         lines.append("- Neither optimiser nor precision: without optimisations, in full precision, it is as wrong")
     proven = [cure for cure in found.cures if cure.proven]
-    lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MOST_CURES]]
+    lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
     others = [cure for cure in found.cures if not cure.proven]
-    lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MOST_UNPROVEN]]
-    more = len(others) - MOST_UNPROVEN
+    lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MAX_UNPROVEN]]
+    more = len(others) - MAX_UNPROVEN
     lines += [f"- Not proven: {more} more that heal the region, and not the whole model"] if more > 0 else []
     if found.exit_code == 1 and not proven:
         lines.append("- No cure is proven")
@@ -74,8 +74,8 @@ def _head(found: BlameDocument) -> str:
         return f"**{who} agrees on {code(clean(found.model))}**"
     if found.exit_code == UNKNOWN:
         return f"**It is not known whether {who} is right on {code(clean(found.model))}**: {clean(found.why)}"
-    names = [code(clean(name)) for name in found.region[:MOST_NODES]]
-    more = f" and {len(found.region) - MOST_NODES} more" if len(found.region) > MOST_NODES else ""
+    names = [code(clean(name)) for name in found.region[:MAX_NODES]]
+    more = f" and {len(found.region) - MAX_NODES} more" if len(found.region) > MAX_NODES else ""
     kinds = ", ".join(dict.fromkeys(clean(op) for op in found.ops))
     where = f"{code(clean(found.model))} as a whole" if found.whole and more else f"{', '.join(names)}{more} ({kinds})"
     does = {Signature.REFUSED: f"refuses {where}", Signature.CRASH: f"crashes on {where}"}

@@ -27,7 +27,7 @@ from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
-MOST_SETS = 4  # minimal sets of passes that are tried as cures
+MAX_SETS = 4  # minimal sets of passes that are tried as cures
 CANNOT_TEST = 125  # exit code of a command that switches versions: pass this one over
 SWITCH_SECONDS = 3600  # that it may take
 
@@ -251,7 +251,7 @@ class Blame:
         history: Versions | None, asked: ReleasesAsked | None,
     ) -> Iterator[Cure]:  # fmt: skip
         candidate = self.trials.candidate
-        for names in passes[:MOST_SETS]:
+        for names in passes[:MAX_SETS]:
             cured = without(self.trials, names).candidate
             what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
             yield prover.of_candidate("pass", what, changed(candidate, cured.options), cured)

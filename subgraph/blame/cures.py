@@ -30,7 +30,7 @@ log = logging.getLogger("subcut")
 DRAWS = 3  # inputs beside the samples
 TIMED = 7  # runs of which the median counts
 WARM = 2  # before these
-LEAST = 1e-6  # seconds: less is not measured
+MIN = 1e-6  # seconds: less is not measured
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Prover:
             log.debug("no time: %s", e.what)
             return None
         original, cure = (statistics.median(spent[WARM:]) for spent in times)
-        return round(cure / original, 3) if original > LEAST else None
+        return round(cure / original, 3) if original > MIN else None
 
 
 @contextmanager

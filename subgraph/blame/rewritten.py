@@ -34,9 +34,9 @@ from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
 
-MOST_PROVEN = 2  # cures by rewriting, after which no more are tried
-MOST_NODES = 64  # of a region that is rewritten
-MOST_SECONDS = 120.0  # after which no more forms are tried
+MAX_PROVEN = 2  # cures by rewriting, after which no more are tried
+MAX_NODES = 64  # of a region that is rewritten
+MAX_SECONDS = 120.0  # after which no more forms are tried
 
 
 @dataclass
@@ -61,9 +61,9 @@ class Rewriter:
             SubcutError: the region cannot be cut, or the reference cannot run it.
         """
         trials, region = self.trials, with_constant_parameters(self.trials.graph, self.region)
-        if trials.candidate_model or trials.run_by_hand or len(region.nodes) > MOST_NODES:
+        if trials.candidate_model or trials.run_by_hand or len(region.nodes) > MAX_NODES:
             return
-        end, proven, scratch = time.monotonic() + MOST_SECONDS, 0, trials.new_folder()
+        end, proven, scratch = time.monotonic() + MAX_SECONDS, 0, trials.new_folder()
         records = trials.sample_groups(region)[0][1]
         cut, feeds = trials.write_cut(region, records, scratch)
         fed = [{record.name: record for record in sample} for sample in feeds]
@@ -73,7 +73,7 @@ class Rewriter:
         with Reference(restart=True, python=python) as reference:
             original = OriginalRegion(cut.to_model(), fed, reference, scratch)
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):
-                if proven == MOST_PROVEN or time.monotonic() > end:
+                if proven == MAX_PROVEN or time.monotonic() > end:
                     break
                 if cure := self._cure(form, original, tuple(fed), scratch):
                     proven += cure.proven

@@ -131,7 +131,7 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     if target.suffix.lower() != SUFFIX:
         raise UsageError(f"-o {clean(str(target))}: a bundle is a .zip", f"-o {clean(target.name)}.zip")
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        raise ResultExists(f"{clean(str(target))} is in the way: it is no file", "choose another -o FILE.zip")
+        raise ResultExists(f"{clean(str(target))} is in the way: it is not a file", "choose another -o FILE.zip")
     if force or not target.exists():
         return
     try:
@@ -140,7 +140,7 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
     except (InputError, ValueError, AttributeError, RecursionError):
         is_earlier = False
     if not is_earlier:
-        what = f"{clean(str(target))} is no earlier bundle of {clean(identity)}"
+        what = f"{clean(str(target))} is not an earlier bundle of {clean(identity)}"
         raise ResultExists(what, "--force replaces it; -o FILE.zip puts the new one elsewhere")
 
 
@@ -288,7 +288,7 @@ def unpack(path: Path, place: Path) -> bool:
     """Check a bundle and put its folder at `place`, whole or not at all; False where it stands there already.
 
     Raises:
-        InputError: it is no bundle, is damaged, or has what no bundle of ours has. ResultExists: something else stands
+        InputError: it is not a bundle, is damaged, or has what no bundle has. ResultExists: something else stands
             at `place`. OutputError: it cannot be written.
     """
     with zip_archive.open_archive(path) as archive:

@@ -283,18 +283,18 @@ def free_place(place: ResultPlace, source: ModelSource | Mapping[str, str], read
     with a file that is read (`reads`), so that a typing mistake never costs a folder.
 
     Raises:
-        ResultExists: something stands there that is no result, or that is in use; or too many results stand there.
+        ResultExists: something stands there that is not a result, or that is in use; or too many results stand there.
     """
     for number in range(1, MAX_NUMBER + 1):
         numbered = place if number == 1 else replace(place, name=f"{place.name}-{number}")
-        if _may_go(numbered, source, reads):
+        if _is_replaceable(numbered, source, reads):
             if number > 1:
                 log.info("%s stays: it holds another result; this one goes to %s", place.path, numbered.path)
             return numbered
     raise ResultExists(f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results", "remove some, or -o DIR")
 
 
-def _may_go(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]) -> bool:
+def _is_replaceable(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]) -> bool:
     """May a result go exactly here?
 
     Raises:
@@ -305,7 +305,7 @@ def _may_go(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: 
         return True
     elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
-        raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
+        raise ResultExists(f"{path} is in the way: it is not a folder", f"move it, or {elsewhere}")
     if _holds(path, Path.cwd()):
         raise ResultExists(f"{path} cannot be replaced: it is the folder that you are in", elsewhere)
     manifest = read_manifest(path)

@@ -28,7 +28,7 @@ from subgraph.text import clean
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
-LEAST = 7  # opset; onnx converts no further back
+MIN = 7  # opset; onnx converts no further back
 
 Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
 
@@ -173,8 +173,8 @@ def at_opset(
     if not version:
         return None
     own = opset_of(cut.model)
-    if not LEAST <= version <= own:
-        hint = f"--target-opset {LEAST} to {own}: onnx converts to these"
+    if not MIN <= version <= own:
+        hint = f"--target-opset {MIN} to {own}: onnx converts to these"
         raise UsageError(f"--target-opset {version}: the model has opset {own}", hint)
     newer = [NewerNode(str(node.name), str(node.op_type), since) for node, since in newer_than(cut.model, version)]
     target = TargetOpset(version, own, newer)

@@ -87,7 +87,7 @@ def of(folder: Path) -> CaseFiles:
         raise UsageError(f"no folder {clean(str(folder))}", "name a case that cut or bisect left behind, or a model")
     manifest = case.read_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{clean(str(folder))} is no case", _hint(folder))
+        raise UsageError(f"{clean(str(folder))} is not a case", _hint(folder))
     if bundle := bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip {clean(str(bundle))}"
         raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint)
@@ -151,7 +151,8 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
     for name in cases:
         inner = case.read_manifest(folder / name)
         if inner is None or "inputs" not in inner or "region" not in inner:
-            raise UsageError(f"{clean(str(folder / name))} is no case", "name a folder that cut, bisect or sweep made")
+            what = f"{clean(str(folder / name))} is not a case"
+            raise UsageError(what, "name a folder that cut, bisect or sweep made")
         if not inner.get("samples"):
             what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture")

@@ -33,7 +33,7 @@ log = logging.getLogger("subcut")
 
 T = TypeVar("T", bound=Any)  # a document
 OUTPUTS = "outputs"  # of the reference, in a case
-MOST_DRAWN = 1 << 24  # elements of a tensor
+MAX_DRAWN = 1 << 24  # elements of a tensor
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
     if value is None or value.given is None:
         return None
     reference, given = value.load()
-    fits = given is not None and reference.shape == given.shape and 0 < reference.size <= MOST_DRAWN
+    fits = given is not None and reference.shape == given.shape and 0 < reference.size <= MAX_DRAWN
     return (reference, given) if given is not None and fits else None
 
 

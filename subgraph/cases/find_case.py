@@ -87,7 +87,8 @@ def find_case(folder: Path) -> FoundCase:
         around = _read_bundle_list(bundle).found_with
     plain = case.read_manifest(place)
     if plain is None or "inputs" not in plain:
-        raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
+        hint = "name a folder that `subcut cut` or `subcut bisect` made"
+        raise UsageError(f"{clean(str(place))} is not a case", hint)
     what, hint = f"the manifest of the case {place}", "make the case anew, or run the repro.py in it"
     manifest = from_json(case.Manifest, plain, what, hint)
     try:

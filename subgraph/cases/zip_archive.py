@@ -246,7 +246,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
     """
     try:
         if not zipfile.is_zipfile(path):
-            raise no_bundle(path, "it is no zip, or its end is missing")
+            raise no_bundle(path, "it is not a zip, or its end is missing")
         file = zipfile.ZipFile(path)
     except (OSError, *DAMAGE) as e:
         raise damaged(path, _reason(e)) from e
@@ -265,7 +265,7 @@ def damaged(path: Path, why: str) -> InputError:
 
 def no_bundle(path: Path, why: str) -> InputError:
     """The error for another zip or file."""
-    return InputError(f"{clean(str(path))} is no bundle: {why}", "name one that `subcut bundle` made")
+    return InputError(f"{clean(str(path))} is not a bundle: {why}", "name one that `subcut bundle` made")
 
 
 def refused(path: Path, why: str) -> InputError:

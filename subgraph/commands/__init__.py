@@ -31,4 +31,4 @@ def command_line() -> str:
 
 
 # Words for what a step of a search means; others are shown as they are.
-OUTCOMES = {"fail": "FAIL", "minor": "FAIL, explains little"}
+OUTCOMES = {"fail": "FAIL", "minor": "FAIL, accounts for little"}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
 
 ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
-LEAST_SECONDS = 1e-3  # for the search, once the model is read
+MIN_SECONDS = 1e-3  # for the search, once the model is read
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -50,7 +50,7 @@ def bisect(
         Number,
         option("--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."),
     ] = None,
-    inside: Annotated[bool, option("--inside", None, "Also look at every inner tensor if the outputs agree.")] = False,
+    inside: Annotated[bool, option("--inside", None, "Check intermediate tensors, too, if outputs agree.")] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     loop: Annotated[
@@ -133,7 +133,7 @@ def opened(
         weights = weights_of(trials, runs) if recordings else None
         command = command_line()
         if limits.max_time is not None:
-            limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), LEAST_SECONDS))
+            limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
         yield Bisection(trials, plan)
 
@@ -142,12 +142,12 @@ def log_steps(bisection: Bisection) -> Result:
     """Run the search; log each step as it ends, and now and then how much is still to come."""
     from subgraph import plugins
 
-    said = -math.inf
+    last_estimate_at = -math.inf
     for step in bisection:
         remaining = bisection.remaining
         steps.log_step(step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items)))
-        if remaining.estimate and time.monotonic() - said >= ESTIMATE_SECONDS:
-            said = time.monotonic()
+        if remaining.estimate and time.monotonic() - last_estimate_at >= ESTIMATE_SECONDS:
+            last_estimate_at = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})
     text = plugins.load("reports", "text").render(bisection.document)
     return Result(bisection.document, text.rstrip("\n"), bisection.document["exit_code"])
@@ -167,7 +167,7 @@ def seconds(text: str | None) -> float | None:
     """`90s`, `30m`, `2h` or `90` in seconds; None for None.
 
     Raises:
-        UsageError: it is no time, or 0.
+        UsageError: it is not a time, or 0.
     """
     if text is None:
         return None

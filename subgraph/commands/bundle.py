@@ -136,12 +136,13 @@ def _target(output: str | None, name: str) -> Path:
 def _load_model(path: Path) -> Graph:
     """
     Raises:
-        UsageError: it is no model, but a bundle.
+        UsageError: it is not a model, but a bundle.
     """
     from subgraph.graph.graph import load
 
     if path.suffix == ".zip":
-        raise UsageError(f"{clean(str(path))} is no model and no case", f"a bundle? subcut replay {clean(str(path))}")
+        name = clean(str(path))
+        raise UsageError(f"{name} is neither a model nor a case", f"a bundle? subcut replay {name}")
     return load(path)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
 
 FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
-MOST_BODIES = 4  # that a note lists
+MAX_BODIES = 4  # that a note lists
 SEVERITY = ("", "agree", "unresolved", "fail")
 
 
@@ -134,7 +134,7 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
             held = [] if choice.at or choice.outputs else inside.bodies(graph)
             unseen = (
-                [f"not listed: what is inside {listed(held, most=MOST_BODIES)}; --at NAME compares it"] if held else []
+                [f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME compares it"] if held else []
             )
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
             command = command_line()

@@ -64,7 +64,7 @@ def convert(
     Exit code 0: they agree in every output; 1: they do not; 5: converted, and not checked, or not all.
     """
     source = Path(model)
-    if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is no file
+    if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is not a file
         raise UsageError(f"no such file or folder: {clean(model)}", "check the path")
     target = _free(output, source, force=result.force)
     settings = project.Project()
@@ -252,9 +252,9 @@ def _files(sample: Mapping[str, Record]) -> dict[str, Path]:
     """The file of each input.
 
     Raises:
-        InputError: an input is no tensor.
+        InputError: an input is not a tensor.
     """
     for name, record in sample.items():
         if record.form != "tensor":
-            raise InputError(f"input {clean(name)} is no tensor: the original cannot be fed", "--no-check")
+            raise InputError(f"input {clean(name)} is not a tensor: the original cannot be fed", "--no-check")
     return {name: Path(record.files[0]) for name, record in sample.items()}

@@ -20,7 +20,7 @@ from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
-MOST_NEWER = 6  # nodes that are listed
+MAX_NEWER = 6  # nodes that are listed
 
 
 RECORDING = options.title_of(options.RecordedOptions)
@@ -123,11 +123,11 @@ def cut(
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (there, feeding, names):
-            if there is not graph:
+        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (opened, feeding, names):
+            if opened is not graph:
                 first = len(request.start)
                 begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
-                graph, request = there, replace(request, start=begin, end=last)
+                graph, request = opened, replace(request, start=begin, end=last)
             if dry_run:
                 return _plan(graph, request, place)
             return _result(write_case.extract(graph, request, place, reference, feeding))
@@ -233,8 +233,8 @@ def _text(case: Case) -> str:
 def _opset(target: dict[str, Any]) -> list[str]:
     """Which nodes need more than the opset asked for, and the converted cut."""
     newer = [f"{clean(n['name'])} ({clean(n['op'])}, opset {n['since']})" for n in target["newer"]]
-    more = f", … and {len(newer) - MOST_NEWER} more" if len(newer) > MOST_NEWER else ""
-    needs = f"newer: {', '.join(newer[:MOST_NEWER])}{more}" if newer else "no node needs a newer one"
+    more = f", … and {len(newer) - MAX_NEWER} more" if len(newer) > MAX_NEWER else ""
+    needs = f"newer: {', '.join(newer[:MAX_NEWER])}{more}" if newer else "no node needs a newer one"
     lines = [f"opset   {target['version']} of {target['of']}: {needs}"]
     if not target["file"]:
         return [*lines, f"        onnx cannot convert the cut: {clean(target['why'])}"]

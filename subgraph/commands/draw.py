@@ -29,7 +29,7 @@ log = logging.getLogger("subcut")
 FORMS = (".svg", ".png", ".html")
 SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
 LISTED = 40  # changed pieces in the text; the document has them all
-MOST = 100_000  # pixels, levels, hops
+MAX = 100_000  # pixels, levels, hops
 PNG_ZOOM = 2.0
 PNG_MOST = 30_000.0  # pixels of a PNG's side
 
@@ -91,8 +91,8 @@ def draw(
     if form not in FORMS:
         raise UsageError(f"{output}: a drawing is {', '.join(FORMS)}", "subcut draw MODEL -o model.svg")
     for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
-        if value is not None and not 0 < value <= MOST:
-            raise UsageError(f"{name} {value}: expected a number from 1 to {MOST}")
+        if value is not None and not 0 < value <= MAX:
+            raise UsageError(f"{name} {value}: expected a number from 1 to {MAX}")
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
     if not beside:

@@ -132,7 +132,7 @@ def _describe(
 
 
 def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
-    """Model and node. A single word that is no file is a node, if a model is found without it."""
+    """Model and node. A single word that is not a file is a node, if a model is found without it."""
     if model is None or node is not None or model.endswith(".onnx") or Path(model).exists():
         return model, node
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from subgraph.search import Settings
     from subgraph.trials.session import Setup
 
-LEAST_SECONDS = 1e-3  # for the search in the step
+MIN_SECONDS = 1e-3  # for the search in the step
 
 
 def refuse_beside_loop(given: Mapping[str, object]) -> None:
@@ -100,7 +100,7 @@ def _searched(
     k = document.first_wrong
     assert k is not None
     if limits.max_time is not None:
-        limits = replace(limits, max_time=max(limits.max_time - spent, LEAST_SECONDS))
+        limits = replace(limits, max_time=max(limits.max_time - spent, MIN_SECONDS))
     notes = (f"step {k} of {document.steps} of a loop, fed with the reference's state before it",)
     with search.at(k) as (trials, setup):
         bisection = Bisection(trials, BisectionOptions(setup, limits, "", command_line(), notes, force))

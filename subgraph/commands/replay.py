@@ -76,7 +76,7 @@ def unpacked_folder(path: Path, output: str | None) -> Path:
     """The folder of a case; a bundle is unpacked first, unless it was before.
 
     Raises:
-        UnknownName: there is no such file. UsageError: `output` is given for what is no bundle.
+        UnknownName: there is no such file. UsageError: `output` is given for what is not a bundle.
     """
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():

@@ -100,11 +100,11 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror or e}", hint) from e
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise UsageError(f"{path} is no JSON: {e}", hint) from e
+        raise UsageError(f"{path} is not JSON: {e}", hint) from e
     if not isinstance(document, dict) or document.get("schema") not in KNOWN:
         schema = document.get("schema", "none") if isinstance(document, dict) else "none"
         raise UsageError(
-            f"{path} is no result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}", hint
+            f"{path} is not a result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}", hint
         )
     if wrong := problem(document):
         raise UsageError(f"{path} is not whole: {wrong}", hint)

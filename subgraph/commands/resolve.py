@@ -66,7 +66,7 @@ class Asked:
     def case(self) -> Path | None:
         """The folder of the case that is named as the model; None where a file is named."""
         word = self.settings.get("model", self.model)
-        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is no file
+        if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is not a file
             return None
         from subgraph.cases.find_case import find_case
 
@@ -207,7 +207,7 @@ class Asked:
     def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """The candidate with its limits. Logs what code will run.
 
-        Where none is named, it is onnxruntime as people deploy it; LiteRT where the `model` is TensorFlow Lite's.
+        Where none is named, it is onnxruntime with its default optimisations; LiteRT for TensorFlow Lite's models.
 
         Raises:
             UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
@@ -239,7 +239,7 @@ class Asked:
         require_trust(candidate.code, self.result.trust)
         if not spec:
             told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
-            log.info("candidate: %s as people deploy it, all optimisations on (--candidate names another)", told)
+            log.info("candidate: %s with its default optimisations (--candidate names another)", told)
         return candidate
 
     def setup(self, options: CandidateOptions, *, freeze: bool = True) -> Setup:
@@ -264,7 +264,7 @@ class Asked:
         library = self.settings.get("custom_ops", self.runtime.custom_ops, "")
         if not library:
             return "", ""
-        if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
+        if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is not a file
             raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
         return str(Path(library).resolve()), self.settings.origin("custom_ops", self.runtime.custom_ops)
 
@@ -364,7 +364,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
             "--map goes with --candidate-model or --recorded", "it says which tensor there is which of MODEL's"
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
-        if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
+        if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is not a file
             raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 

@@ -117,7 +117,7 @@ def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
         UsageError: the bisection is of another model, or of what is inside of a node.
     """
     if body := found.get("body"):
-        what = f"{folder} is the search inside {clean(str(body))}, which is no model of its own"
+        what = f"{folder} is the search inside {clean(str(body))}, which is not a model of its own"
         raise UsageError(what, f"open {folder}/report.html, or view the bisection of the model, or the case in it")
     about = found["model"]
     if about["nodes"] != len(graph.nodes) or about.get("structure_sha256") not in (None, graph.skeleton.structure):

@@ -201,7 +201,7 @@ class Pair:
         return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
     def metrics(self, names: Iterable[str]) -> dict[str, float]:
-        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values are no numbers.
+        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values are not numbers.
 
         Raises:
             UnknownName: no such metric.
@@ -259,7 +259,7 @@ def scaled_differences(reference: Array, candidate: Array, limit: float) -> Arra
 def relative_l2(reference: Array, candidate: Array) -> float:
     """|candidate − reference|₂ / |reference|₂ over the finite elements of two arrays of any real types.
 
-    Infinite if shapes or masks differ, if one is no numbers, or if the reference is all zeros.
+    Infinite if shapes or masks differ, if one is not a number, or if the reference is all zeros.
     """
     if reference.shape != candidate.shape or {reference.dtype.kind, candidate.dtype.kind} - set("fiubV"):
         return math.inf

@@ -9,8 +9,8 @@ from subgraph.documents import to_json
 from subgraph.results.loop import LoopDocument, LoopOutcome, StepSeen
 from subgraph.text import clean, count
 
-MOST_FLIPS = 4  # that are listed
-MOST_STATES = 3
+MAX_FLIPS = 4  # that are listed
+MAX_STATES = 3
 
 
 def text(document: LoopDocument) -> str:
@@ -32,7 +32,7 @@ def _lines(document: LoopDocument) -> Iterator[str]:
         step = f"× {grown.per_step:.2f} per step" if grown.how == "times" else f"about {grown.per_step:.1e} per step"
         yield f"  the error grows from {grown.first:.1e} to {grown.last:.1e}, {step}"
         yield f"  rounding of the states alone makes {grown.rounding:.1e} of it in the reference"
-    for state in document.drift[:MOST_STATES]:
+    for state in document.drift[:MAX_STATES]:
         yield f"  state {clean(state.state)} is off by {state.error:.1e}, made by {clean(state.node)}"
     yield from _flips(document)
     if parted := next((s for s in document.seen if s.tokens), None):
@@ -64,10 +64,10 @@ def _headline(document: LoopDocument) -> str:
 
 def _flips(document: LoopDocument) -> Iterator[str]:
     """Steps in which the winner is another one of two that are as good as equal."""
-    for step in document.flips[:MOST_FLIPS]:
+    for step in document.flips[:MAX_FLIPS]:
         apart = f"the logits agree, and the two are {step.margin:.1e} of the largest apart"
         yield f"  step {step.step}: {_tokens(step)}: {apart}"
-    if more := len(document.flips[MOST_FLIPS:]):
+    if more := len(document.flips[MAX_FLIPS:]):
         yield f"  and {count(more, 'more step')} like this"
 
 

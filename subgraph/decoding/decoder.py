@@ -58,7 +58,7 @@ class Decoder:
 
     @property
     def results(self) -> list[str]:
-        """The outputs that are no states."""
+        """The outputs that are not states."""
         fed_back = set(self.states.values())
         return [name for name in self.graph.outputs if name not in fed_back] or list(self.graph.outputs)
 

@@ -12,7 +12,7 @@ from subgraph.errors import UsageError
 from subgraph.text import clean, nearest
 
 STEPS = 64  # of a text, where neither the file nor its end says how many
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read(path: Path) -> LoopFile:
     except OSError as e:
         raise UsageError(f"cannot read {clean(str(path))}: {e.strerror or e}", "--loop FILE; it may be empty") from e
     except ValueError as e:
-        raise UsageError(f"{clean(str(path))} is no TOML: {clean(str(e))}", 'eos = 2, [states] h0 = "hn"') from e
+        raise UsageError(f"{clean(str(path))} is not TOML: {clean(str(e))}", 'eos = 2, [states] h0 = "hn"') from e
     known = [f.name for f in fields(LoopFile)]
     for key in document:
         if key not in known:
@@ -78,7 +78,7 @@ def _checked(file: str, key: str, value: Any) -> Any:
         UsageError: the value is of another kind.
     """
     kind, fits = {
-        "steps": (f"a number from 1 to {MOST_STEPS}", _is_number(value) and 1 <= value <= MOST_STEPS),
+        "steps": (f"a number from 1 to {MAX_STEPS}", _is_number(value) and 1 <= value <= MAX_STEPS),
         "pad": ("a token's number", _is_number(value)),
         "eos": ("a token's number, or several", all(map(_is_number, value if isinstance(value, list) else [value]))),
         "states": ('a table: h0 = "hn"', isinstance(value, dict) and all(isinstance(v, str) for v in value.values())),

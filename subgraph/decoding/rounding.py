@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 SATURATED = 0.3  # of the values' scale
-LEAST_POINTS = 3
+MIN_POINTS = 3
 
 
 def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
@@ -74,7 +74,7 @@ def growth_of(errors: Sequence[float]) -> tuple[str, float]:
     import numpy as np
 
     points = [(k + 1, e) for k, e in enumerate(errors) if 0 < e < SATURATED]
-    if len(points) < LEAST_POINTS:
+    if len(points) < MIN_POINTS:
         return "times", 1.0
     steps, logs = np.array([k for k, _ in points], float), np.log([e for _, e in points])
     (_, of_power), (slope, of_times) = (_line(x, logs) for x in (np.log(steps), steps))

@@ -42,12 +42,12 @@ from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
-MOST_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
-MOST_STATES = 32  # steps at which large states are compared
+MAX_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
+MAX_STATES = 32  # steps at which large states are compared
 SMALL_STATES = 16 << 20  # bytes; they are compared at each step
-MOST_TOLD = 20  # steps that are shown though nothing happens there
+MAX_TOLD = 20  # steps that are shown though nothing happens there
 MUCH_ROUNDING = 10.0  # times what rounding does to the reference: more is the candidate's own
-SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is no drift
+SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is not drift
 
 
 @dataclass
@@ -156,7 +156,7 @@ class LoopSearch:
                 shown = self._seen(step)
                 before = seen[-1].status if seen else Status.AGREE
                 seen.append(shown)
-                if shown.status == Status.FAIL and len(doubted) < MOST_DOUBTED and step.made:
+                if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
                     kept = self.first.new_folder()
                     doubted[step.k] = {n: copied(r, kept, f"o{i}").within(str(kept))
                                        for i, (n, r) in enumerate(step.raw.items())}  # fmt: skip
@@ -201,7 +201,7 @@ class LoopSearch:
 
     def _is_told(self, seen: StepSeen, before: str) -> bool:
         """Is a step shown as it comes? Where the status changes, where a token is another, and some in between."""
-        every = math.ceil(self.walked.steps / MOST_TOLD)
+        every = math.ceil(self.walked.steps / MAX_TOLD)
         is_flip = bool(seen.tokens) and seen.status != Status.FAIL
         return seen.status != before or is_flip or seen.step % every == 0
 
@@ -293,7 +293,7 @@ class LoopSearch:
         size = sum(
             Path(file).stat().st_size for r in self.walked.states[self.walked.steps].values() for file in r.files
         )
-        return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MOST_STATES)
+        return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
 
     def _flips(self, step: CandidateStep) -> tuple[tuple[tuple[int, int], ...], float]:
         import numpy as np

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 KEY = "decoder"  # of the model in a process
-MOST_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
+MAX_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
 
 Records = Mapping[str, Record]
 Run = Callable[[Path, Mapping[str, str], Sequence[Record]], Records]  # into, output → stem, feeds
@@ -36,7 +36,7 @@ class Trace:
 
     Attributes:
         tokens: of each step, (batch, length). winners: of each step, the token of the largest logit per row.
-        ended: of each step, rows whose text had ended before it. results: of each step, the outputs that are no states.
+        ended: of each step, rows whose text had ended before it. results: of each step, the outputs beside the states.
         states: before some steps, by step: every `stride`-th, and those behind the last.
     """
 
@@ -89,7 +89,7 @@ class Trace:
         outputs = stems(self.decoder)
         found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
         found = {name: record.within(str(into.resolve())) for name, record in found.items()}
-        made = with_held(self.decoder, found, states, into)
+        made = carry_over_empty_states(self.decoder, found, states, into)
         return {name: made[name] for name in self.decoder.results}, next_states(self.decoder, made)
 
     def drop(self, states: Records) -> None:
@@ -109,7 +109,7 @@ def next_states(decoder: Decoder, made: Records) -> Records:
     return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
 
 
-def with_held(decoder: Decoder, made: Records, before: Records, into: Path) -> Records:
+def carry_over_empty_states(decoder: Decoder, made: Records, before: Records, into: Path) -> Records:
     """The outputs of a step; for an empty state the one before, where the model has a branch for steps with a cache.
 
     So merged decoders give what the encoder's output was made into in the first step only.
@@ -202,7 +202,7 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
     walked.states[k] = states
     size = sum(Path(file).stat().st_size for record in states.values() for file in record.files)
     if (
-        size * len(walked.states) > min(MOST_BYTES, walked.reference.limit or MOST_BYTES) and len(walked.states) > 2
+        size * len(walked.states) > min(MAX_BYTES, walked.reference.limit or MAX_BYTES) and len(walked.states) > 2
     ):  # those before are no larger
         walked.stride *= 2
         for j in [j for j in walked.states if j % walked.stride]:
@@ -239,7 +239,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         if missing := [name for name in decoder.graph.outputs if name not in made]:
             yield CandidateStep(k, {}, SubcutError(f"it gives no '{clean(missing[0])}'"))
             return
-        raw, made = made, with_held(decoder, made, states, into)
+        raw, made = made, carry_over_empty_states(decoder, made, states, into)
         states = next_states(decoder, made)
         yield CandidateStep(k, made, raw=raw)
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)

@@ -35,9 +35,9 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
-MOST_ABLATIONS = 30  # runs of the region without some passes of the optimiser
+MAX_ABLATIONS = 30  # runs of the region without some passes of the optimiser
 MAX_SECONDS = 60.0  # that one more run of the region may take
-MOST_SOURCES = 3  # lines of code that a conclusion names
+MAX_SOURCES = 3  # lines of code that a conclusion names
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
@@ -218,7 +218,7 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
     """Which passes of the optimiser it takes; asked only where the region is right without the optimiser."""
     try:
-        sets = minimal_sets(Ablation(trials, region, MOST_ABLATIONS))
+        sets = minimal_sets(Ablation(trials, region, MAX_ABLATIONS))
     except SubcutError as e:
         yield Evidence("pass", f"not known which pass: {e.what}")
         return
@@ -308,7 +308,7 @@ def _of_export(trials: Trials, region: Region, facts: Collection[Fact | None]) -
     """
     known = filter(None, sources(trials.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
-    where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
+    where = " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
     sides = Fact.REFERENCE, Fact.CANDIDATE
     module, model = sides if trials.roundings else reversed(sides)
     says = f"the exporter's translation of {where} is wrong, or what runs the model"

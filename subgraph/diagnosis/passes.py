@@ -17,8 +17,8 @@ from subgraph.verdict import Status, Verdict
 
 log = logging.getLogger("subcut")
 
-MOST_RUNS = 80  # of the region
-MOST_TOGETHER = 2  # names that are tried together before names are left out one by one
+MAX_RUNS = 80  # of the region
+MAX_TOGETHER = 2  # names that are tried together before names are left out one by one
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Ablation:
 
     trials: Trials
     region: Region
-    most_runs: int = MOST_RUNS
+    most_runs: int = MAX_RUNS
     runs: int = 0
     _known: dict[frozenset[str], Verdict] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     rest = [name for name in names if (name,) not in found]
     pairs = _pairs(ablation, rest, {name for (name,) in found})
     found += [pair for pair in pairs if ablation.is_right(pair)]
-    if not found and len(names) > MOST_TOGETHER and ablation.is_right(names):
+    if not found and len(names) > MAX_TOGETHER and ablation.is_right(names):
         found = [_minimal(ablation, names)]
     return found
 

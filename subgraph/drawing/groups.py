@@ -80,7 +80,7 @@ class Tree:
         """Keys of the groups to open so that about so many boxes are seen: whole levels, as many as fit."""
         levels = Counter[int]()
         for g in self.groups.values():
-            levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is no box
+            levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is not a box
         total, depth = levels[0], 1
         while levels[depth] and total + levels[depth] <= boxes:
             total, depth = total + levels[depth], depth + 1

@@ -18,7 +18,7 @@ from subgraph.text import clean
 ROUND = 4
 BAR = 5.0  # width of the bar that shows an error
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
-MOST_TITLES = 12  # tensors in a title
+MAX_TITLES = 12  # tensors in a title
 
 STYLE = """
 .subcut { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
@@ -138,8 +138,8 @@ def _text(text: str) -> str:
 
 def _title(names: Iterable[str]) -> str:
     names = list(names)
-    more = f", … {len(names) - MOST_TITLES} more" if len(names) > MOST_TITLES else ""
-    return f"<title>{_text(', '.join(names[:MOST_TITLES]) + more)}</title>"
+    more = f", … {len(names) - MAX_TITLES} more" if len(names) > MAX_TITLES else ""
+    return f"<title>{_text(', '.join(names[:MAX_TITLES]) + more)}</title>"
 
 
 def _box(box: Box, marks: Marks) -> str:

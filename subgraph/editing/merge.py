@@ -21,11 +21,11 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     """`one` with `other` behind it or beside it.
 
     An input of `other` is fed by the output of `one` that `names` gives it (output → input), or that has its name;
-    inputs of the same name and type are one. Outputs that feed `other` are no outputs of the whole, others are, those
+    inputs of the same name and type are one. Outputs that feed `other` are not outputs of the whole, others are, those
     of `one` first; of a tail that `remove_tail` made, the outputs are those of the model that it was taken from.
 
     Raises:
-        UnknownName: a name that is no output or input.
+        UnknownName: a name that is not an output or input.
         ModelError: types of joined tensors differ, or the opsets cannot be reconciled.
     """
     joined = _joined(one, other, names or {})

@@ -64,7 +64,7 @@ def _only_input(graph: Graph, i: int) -> str:
     names = [n for n in dict.fromkeys(graph.reads[i]) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
     if len(names) != 1:
         raise UsageError(
-            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are no constants",
+            f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are not constants",
             "only a node of one input and one output can be bypassed; `subcut replace` puts something else there",
         )
     return names[0]

@@ -79,7 +79,7 @@ def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, st
     for theirs, name in connected.items():
         if name in within or (name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)):
             known = [*region.inputs, *region.shapes]
-            what = f"{clean(piece.path.name)} reads '{clean(theirs)}', which is no tensor outside the region"
+            what = f"{clean(piece.path.name)} reads '{clean(theirs)}', which is not a tensor outside the region"
             raise UnknownName(
                 what, f"--map with a line: {known[0] if known else 'NAME'} {theirs}", nearest(name, known)
             )

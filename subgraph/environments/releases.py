@@ -49,7 +49,7 @@ def release(backend: str, version: str, sources: Sequence[str] = ()) -> Installa
     """The environment of a release.
 
     Raises:
-        UsageError: it is no version, or the backend has no releases.
+        UsageError: it is not a version, or the backend has no releases.
     """
     name, numpy_2 = package(backend)
     known = parse(version)
@@ -69,7 +69,7 @@ def parse(text: str) -> Version:
         return Version(text)
     except InvalidVersion as e:
         raise UsageError(
-            f"'{clean(text)}' is no version", "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22"
+            f"'{clean(text)}' is not a version", "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22"
         ) from e
 
 

@@ -185,7 +185,7 @@ def build_model(
     """(model, renamed nodes): the region in the class `protobuf.reading_class()`, with large weights as stubs.
 
     `types` are those of inputs and outputs; an output without a type is declared without one. `infos` are kept as
-    value_info of inner tensors. `constants` become initializers. Complexity: linear in the region.
+    value_info of intermediate tensors. `constants` become initializers. Complexity: linear in the region.
 
     Raises:
         ModelError: the model imports no opset, so the versions of its operators are unknown.
@@ -193,7 +193,7 @@ def build_model(
     """
     if not graph.model.opset_import and graph.model.ir_version >= 3:
         raise ModelError(
-            f"{graph.path.name} imports no opset: nobody can tell what its operators do",
+            f"{graph.path.name} imports no opset: the versions of its operators are undefined",
             "the file may be truncated: compare its size and checksum with the original",
         )
     model = copy_without(graph.model, MODEL_PARTS)
@@ -353,7 +353,7 @@ def consistent_infos(
 ) -> dict[str, protobuf.ValueInfoProto]:
     """The declarations of a model that may stand beside these types of the boundary of a cut.
 
-    Converters believe what is declared of inner tensors, be it a symbol beside a size, or a size of another sample.
+    Converters believe what intermediate tensors declare, be it a symbol beside a size, or a size of another sample.
     Those of the boundary stay (only their type is replaced). Inner ones stay if no type of the boundary departs from
     what is declared; in a `pinned` cut also only if all inputs of the model are of fixed shape, and those that are.
     """
@@ -366,7 +366,7 @@ def consistent_infos(
 
 
 def drop_open_shapes(model: protobuf.ModelProto) -> None:
-    """Of bodies and functions: remove declarations of inner tensors, and open shapes of what enters and leaves."""
+    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters and leaves."""
     for function in model.functions:
         function.ClearField("value_info")
     for body in (body for node in model_nodes(model) for body in bodies(node)):
@@ -415,7 +415,7 @@ def structure_problem(model: protobuf.ModelProto) -> str | None:
     for node in graph.node:
         for name in (*node.input, *captured_names(node)):
             if name and name not in available:
-                return f"'{name}', read by '{node.name}', is made by nobody before"
+                return f"'{name}', read by '{node.name}', has no producer before it"
         available.update(node.output)
     missing = [v.name for v in graph.output if v.name not in available]
-    return f"output '{missing[0]}' is made by nobody" if missing else None
+    return f"output '{missing[0]}' has no producer" if missing else None

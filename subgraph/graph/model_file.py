@@ -60,5 +60,5 @@ def model_digest(graph: Graph) -> str:
 
 
 def has_open_shapes(graph: Graph) -> bool:
-    """Is a dimension of an input, an output or a declared inner tensor no size? Linear in the declarations."""
+    """Is a dimension of an input, an output or a declared intermediate tensor no size? Linear in the declarations."""
     return not all(is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values()))

@@ -22,7 +22,7 @@ def main() -> None:
     """Answer requests until standard input closes."""
     folder = Path(sys.argv[1])
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what onnx prints is no reply
+    os.dup2(2, 1)  # what onnx prints is not a reply
     for line in sys.stdin.buffer:
         request = json.loads(line)
         data = sys.stdin.buffer.read(request.pop("bytes"))

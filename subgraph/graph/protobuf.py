@@ -443,7 +443,7 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", needed))
     except ValueError:
-        raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is no number") from None
+        raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is not a number") from None
     file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
     if length != needed:
         raise DataError(
@@ -551,7 +551,7 @@ def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
     Not mapped: the pages of a map count as memory.
 
     Raises:
-        DataError, ValueError, TypeError: as `to_array`. ModelError: its elements are no numbers.
+        DataError, ValueError, TypeError: as `to_array`. ModelError: its elements are not numbers.
     """
     nbytes(tensor)  # has it a raw form?
     name, bits = dtypes.TYPES[tensor.data_type]

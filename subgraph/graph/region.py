@@ -14,7 +14,7 @@ from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
 
-MOST_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
+MAX_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _leaving(graph: Graph, inside: set[int], made: set[str], requested: Iterable
 def _undefined(graph: Graph, name: str) -> ModelError:
     reader = graph.label(graph.readers_of((name,))[name][0])
     return ModelError(
-        f"tensor '{name}', read by {reader}, is made by no node and is no input or weight",
+        f"tensor '{name}', read by {reader}, is made by no node and is not an input or weight",
         f"subcut inspect {graph.path.name}",
     )
 
@@ -274,7 +274,7 @@ def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
     below = {a for i in inside for a in graph.successors(i)} - inside
     beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
     order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
-    drawn = dict.fromkeys(graph.in_order(order[: max(MOST_DRAWN, len(inside))]))
+    drawn = dict.fromkeys(graph.in_order(order[: max(MAX_DRAWN, len(inside))]))
     edges: list[DrawnEdge] = []
     for i in drawn:
         for name in dict.fromkeys(graph.reads[i]):

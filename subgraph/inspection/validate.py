@@ -79,7 +79,7 @@ def _disconnected(graph: Graph) -> Iterator[Problem]:
         if name not in existing:
             similar = nearest(name, list(existing))
             hint = f"connect it; similar names: {', '.join(similar)}" if similar else "connect it"
-            yield Problem("dangling", i, name, f"reads '{name}', which no node makes and which is no input", hint)
+            yield Problem("dangling", i, name, f"reads '{name}', which no node makes and which is not an input", hint)
             return
 
 

@@ -185,7 +185,7 @@ class _Judging:
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
         name, k, reference = match.tensor, sample.k, sample.reference(match.tensor)
         if reference is None:
-            return TensorRow(match, why="it is no tensor")
+            return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
         match = replace(match, remark=remark)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))

@@ -82,7 +82,7 @@ def export(
         InputError: `source` holds no tensors. UnknownName: no such dump format.
         ResultExists: another result stands in the way.
     """
-    if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is no folder either
+    if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is not a folder either
         raise InputError(f"no folder {source}", KINDS)
     request = ExportRequest(str(source), formats, form.dtype, form.layout, dump_format or None)
     place = case.free_place(place, {"folder": str(source)}, [source])

@@ -101,7 +101,7 @@ class Files:
             raise self.damaged(name, e) from e
 
     def maybe_json(self, name: str) -> Any:
-        """A small file's JSON; None if there is no such file, or it is no JSON.
+        """A small file's JSON; None if there is no such file, or it is not JSON.
 
         Raises:
             InputError: it cannot be read.

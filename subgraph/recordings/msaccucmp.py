@@ -154,7 +154,7 @@ class AccuracyRow:
         mine: the op's name in the dump; with commas, several.
         golden: the original op's name; "*" if there is none, as for the NPU's own Cast and TransData.
         tensor_index: `OP:output:0`.
-        overflow: None where it was not looked for, or the tensor is no float16.
+        overflow: None where it was not looked for, or the tensor is not a float16.
         values: as `measure` gives them; empty where not comparable.
         reason: replaces the one in `values`, if not empty.
         is_input: the op is an input of the model (`Data`); it does not mean that the tensor is an input of the op.

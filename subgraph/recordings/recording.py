@@ -62,7 +62,7 @@ class Recording:
     def joined(self, names: Iterable[str]) -> Recording:
         """The recording with folders as a part of tensors' names, where the joined path is one of these names.
 
-        Tools write a name with `/` in it as folders; such a folder is no run of its own. A folder that is a part of one
+        Tools write a name with `/` in it as folders; such a folder is no run. A folder that is a part of one
         tensor's name is one of all tensors in it.
         """
         written = WrittenNames(names, self.plain)

@@ -46,7 +46,7 @@ def tensor_sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, in
 
 
 def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
-    """The reference's value of a tensor; None if it is no tensor (a sequence, an empty optional).
+    """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty optional).
 
     Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
 

@@ -67,7 +67,7 @@ class RunComparison:
         unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not compared.
         tensors: of the model, that were looked for.
         trials: that the run is compared with: of the input as the device read it.
-        wrong_input: how the device was fed otherwise than the reference; "" where it was not.
+        wrong_input: how the device was fed other values than the reference; "" where it was not.
     """
 
     trials: Trials
@@ -104,7 +104,7 @@ class RunComparison:
 
     @property
     def status(self) -> Status:
-        """Of the recording as a whole: wrong where something disagrees, or the device was fed otherwise.
+        """Of the recording as a whole: wrong where something disagrees, or the device was fed other values.
 
         Unresolved where it is missing, nothing agrees, an entry cannot be compared, the value of one of unknown name
         fits no tensor, or too little was recorded to say that the model agrees.

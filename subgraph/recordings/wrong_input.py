@@ -1,4 +1,4 @@
-"""Was the device fed otherwise than the reference? The first recorded tensors behind an input tell.
+"""Was the device fed other values than the reference? The first recorded tensors behind an input tell.
 
 Where they are wrong, the reference is run on the input as it is usually misread. One of these misreadings is meant if
 it brings each of them far nearer. All else is then compared with what the reference gives for it, so that a fault

@@ -188,13 +188,13 @@ def headline(document: Document, quoted: Quoted = str) -> str:
 
 
 def _agreeing(document: Document, quoted: Quoted) -> str:
-    """`outputs agree; inner tensors were not looked at`: what was compared, all of which agrees."""
+    """`outputs agree; intermediate tensors were not checked`: what was compared, all of which agrees."""
     looked_at = document.get("looked_at") or {}  # documents of before have none
     inner, within = looked_at.get("inner"), looked_at.get("within")
     where = f", and {quoted(within)} alone" if within else ""
     if inner is None:
-        return f"outputs agree{where}; inner tensors were not looked at"
-    return f"outputs and {count(inner, 'inner tensor')} agree{where}"
+        return f"outputs agree{where}; intermediate tensors were not checked"
+    return f"outputs and {count(inner, 'intermediate tensor')} agree{where}"
 
 
 def _verdict(document: Document, quoted: Quoted) -> str:
@@ -255,11 +255,11 @@ def runs(document: Document) -> str:
 
 
 def word(judged: Document) -> str:
-    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, explains little`, `refused`, `unresolved`: the outcome of a verdict, a
+    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, accounts for little`, `refused`, `unresolved`: of a verdict, a
     step or a row. A criterion's label that says more than that they agree follows: `agree (range)`."""
     signature = judged.get("signature")
     if judged["status"] in ("fail", "minor"):
-        little = ", explains little" if judged["status"] == "minor" else ""
+        little = ", accounts for little" if judged["status"] == "minor" else ""
         return f"FAIL{f' ({signature})' if signature not in (None, 'mismatch') else ''}{little}"
     if judged["status"] == "unresolved":
         return str(signature or "unresolved")
@@ -345,11 +345,11 @@ def _certificate(finding: Document, quoted: Quoted) -> list[str]:
         return []
     rest = f"{_and(near['nodes'], quoted)} {'agrees' if len(near['nodes']) == 1 else 'agree'}"
     if not finding["certified"]:
-        return [f"not shown to be 1-minimal; without {_and(near['without'], quoted)}, {rest}"]
+        return [f"not shown to be minimal; without {_and(near['without'], quoted)}, {rest}"]
     if len(finding["nodes"]) == 1:
-        return [f"1-minimal: a single node; without it, {rest}"]
+        return [f"minimal: a single node; without it, {rest}"]
     which = "either node" if len(finding["nodes"]) == 2 else "any one node"
-    return [f"1-minimal: with {which} removed, the rest agrees"]
+    return [f"minimal: removing {which} makes the error vanish"]
 
 
 def _growing(finding: Document, quoted: Quoted) -> list[str]:

@@ -57,7 +57,7 @@ class TensorLine:
 
     @property
     def agrees(self) -> bool:
-        """Does nothing speak against it, and was it seen?"""
+        """True if it was compared and nothing failed."""
         return {one.status for one in self.cells} - {""} == {"agree"}
 
     @property

@@ -13,7 +13,7 @@ from subgraph.reports._compared import JudgedTensor
 
 Document = dict[str, Any]
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
-MOST_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
+MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
 
@@ -82,7 +82,7 @@ def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
         holder = tree.holder(node)
         more = set(tree.around(holder)) - opened if holder else set()
         size += sum(len(tree.groups[tree.numbers[key]].members) - 1 for key in more)
-        if size > MOST_BOXES:
+        if size > MAX_BOXES:
             break
         opened |= more
     return frozenset(opened) if nodes else tree.shown(FEW_BOXES)

@@ -59,7 +59,7 @@ TEMPLATE, COMPARED, SWEPT = "html.jinja", "compared.jinja", "sweep.jinja"
 SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
 BAD = ("wrong", "crashed", "timeout")
 NO_PICTURES: Mapping[int, WorstTensor] = {}
-MOST_TESTS = 2000  # of a sweep, listed
+MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
@@ -112,7 +112,7 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
         if result["status"] != "right"
     ]  # fmt: skip
     bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
-    about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MOST_TESTS, "signs": SIGNS, "words": list(SIGNS)}
+    about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MAX_TESTS, "signs": SIGNS, "words": list(SIGNS)}
     return _page(SWEPT, about["headline"], about)
 
 
@@ -252,5 +252,5 @@ def _hidden(document: Document, numbers: Sequence[int]) -> list[str]:
         return ["in place, nothing is wrong here:", "what was found fails alone"]
     if any(row["status"] == "fail" for row in document["profile"]):
         places = ", ".join(map(str, numbers))
-        return [f"nothing wrong at finding {places} in this run:", "reading inner tensors hid the fault there"]
-    return ["nothing is wrong in this run:", "reading inner tensors hid the fault"]
+        return [f"nothing wrong at finding {places} in this run:", "reading intermediate tensors hid the fault there"]
+    return ["nothing is wrong in this run:", "reading intermediate tensors hid the fault"]

@@ -92,7 +92,7 @@ def _findings(document: Document) -> Iterator[ET.Element]:
 def _alone(document: Document) -> Iterator[ET.Element]:
     for number, piece in enumerate(document["alone"], 1):
         case = _case(f"alone {number}: {region(piece)}")
-        message = f"fails alone, explains little: {percent(piece['explains'])} of the final error"
+        message = f"fails alone, accounts for little: {percent(piece['explains'])} of the final error"
         ET.SubElement(case, "failure", {"message": message, "type": piece["signature"] or "mismatch"})
         yield case
 

@@ -47,7 +47,7 @@ def render(document: Document) -> str:
     for number, finding in enumerate(shown["findings"], 1):
         lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
     if shown["alone"]:
-        lines += ["", "## Fail alone, explain little of the error", ""]
+        lines += ["", "## Fail alone, account for little of the error", ""]
         lines += [
             f"- {region(p, code)}: {percent(p['explains'])}, error / scale {size(p, p['error'])}"
             for p in shown["alone"]

@@ -34,7 +34,7 @@ from subgraph.reports import region as region_words
 from subgraph.text import aligned, count, prediction
 
 FILE = "report.txt"
-IN_PLACE = "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof"
+IN_PLACE = "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint, not a proof"
 
 
 def render(document: Document) -> str:
@@ -152,8 +152,9 @@ def _totals(document: Document, shown: View) -> list[str]:
         lines += [f"source            {source}"] if source else []
         lines += [f"looks like        {words}" for words in bad["looks_like"]]
     elif whole == "agree" and (seen := document.get("looked_at")):
-        unseen = "" if seen["inner"] else "; without --at, all inner tensors are compared"
-        lines.append(f"compared: {count(seen['outputs'], 'output')}, {count(seen['inner'], 'inner tensor')}{unseen}")
+        unseen = "" if seen["inner"] else "; without --at, all intermediate tensors are compared"
+        inner = count(seen["inner"], "intermediate tensor")
+        lines.append(f"compared: {count(seen['outputs'], 'output')}, {inner}{unseen}")
     elif whole == "fail":
         lines.append("each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion")
     return lines

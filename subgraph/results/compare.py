@@ -51,7 +51,7 @@ class RowDocument:
 
 @dataclass(frozen=True)
 class ComparedTensors:
-    """What a comparison rests on: how many outputs of the model, and how many inner tensors, in place or alone."""
+    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in place or alone."""
 
     outputs: int
     inner: int

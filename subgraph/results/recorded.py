@@ -58,7 +58,7 @@ class RunSummary:
     """One recording.
 
     Attributes:
-        mistake: how the device was fed otherwise than the reference; "" where it was not.
+        mistake: how the device was fed other values than the reference; "" where it was not.
         lost: all that is not compared; left_out: the same by reason, with files of other kinds.
         unread: entries that may hold tensors of the model and could not be read.
         precision: that it is judged at.

@@ -209,7 +209,7 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
 
 
 def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
-    """The candidate of a SPEC that is no name of a table; `folder`: files are relative to it; `others`: such names."""
+    """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`: names of tables."""
     head, _, rest = spec.partition(":")
     can = capabilities(head)
     if RUN in can.commands:
@@ -287,7 +287,8 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
         if not word:
             continue
         if not sep or not re.fullmatch(r"[\w.-]+", key):
-            raise UsageError(f"candidate {clean(spec)}: '{clean(word)}' is no setting", "BACKEND:key=value,key=value")
+            what = f"candidate {clean(spec)}: '{clean(word)}' is not a setting"
+            raise UsageError(what, "BACKEND:key=value,key=value")
         if key in options:
             raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once")
         named = re.search(r"[\\/]", value)  # a bare word may be a device's name
@@ -328,7 +329,7 @@ def _depends(where: str, globs: Any, folder: Path) -> tuple[str, ...]:
     """Globs as whole paths.
 
     Raises:
-        UsageError: they are no texts, or one fits no file.
+        UsageError: they are not texts, or one fits no file.
     """
     if not all(isinstance(pattern, str) for pattern in globs):
         raise UsageError(f"{where}: 'depends' must be {KIND_WORDS[list]}, not {globs!r}")
@@ -382,7 +383,7 @@ def parse_memory(text: str) -> int:
     True
 
     Raises:
-        UsageError: the text is no size.
+        UsageError: the text is not a size.
     """
     from fractions import Fraction  # late: it takes 15 ms, which every command would pay
 

@@ -89,7 +89,7 @@ def loaded_ancestors(
 ) -> Iterator[tuple[str, ...]]:
     """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs that they take.
 
-    The model's file is in a folder below `into` meanwhile. `types`: of inputs that are no inputs of the model.
+    The model's file is in a folder below `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
     fed = [n for n in tensors if n in graph.inputs]  # among them are inputs that no node above reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))

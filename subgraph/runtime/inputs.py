@@ -246,7 +246,7 @@ def _require_input(graph: Graph, name: str) -> None:
 
 def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
-        raise InputError(f"{path} is no regular file", "save what it gives into a file")
+        raise InputError(f"{path} is not a regular file", "save what it gives into a file")
     if path.suffix.lower() not in ARRAYS | IMAGES:
         kinds = " ".join(sorted(ARRAYS | IMAGES))
         raise InputError(f"{path}: not a kind of file that can be fed", f"known: {kinds}")

@@ -34,7 +34,7 @@ LITERT = "litert:kernels=builtin"  # runs operators of TensorFlow Lite; without 
 KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
 OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
 STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
-LEAST_LIMIT = 256 << 20  # bytes
+MIN_LIMIT = 256 << 20  # bytes
 SMALL = 256 << 20  # bytes of weights that need no plan where the user gives no limit
 HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
@@ -55,12 +55,12 @@ def parse_limit(text: str | None) -> int | None:
     """Bytes that each of subcut's own processes may use, as `--memory` names them; None for what is free.
 
     Raises:
-        UsageError: it is no size, or less than the process takes without a model.
+        UsageError: it is not a size, or less than the process takes without a model.
     """
     if text is None:
         return None
     size = parse_memory(text)
-    if size < LEAST_LIMIT:
+    if size < MIN_LIMIT:
         what = f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by itself"
         raise UsageError(what, "256M or more")
     return size

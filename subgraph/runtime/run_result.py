@@ -188,7 +188,7 @@ def _run_model(worker: Worker, job: Job) -> RunResult:
 def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdict:
     """The verdict on a candidate that raised an error.
 
-    Refused is no failure of its own (a lone Shape is refused by many); a crash or a timeout is.
+    Refused is not a failure of its own (a lone Shape is refused by many); a crash or a timeout is.
 
     Raises:
         BackendError: the candidate cannot be used at all.

@@ -314,7 +314,7 @@ class Server:
         """Write one output, which may be any object.
 
         Raises:
-            ModelError: it is no tensor. InputError: its declared type cannot be stored. OSError: the disk is full.
+            ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError: the disk is full.
         """
         from subgraph.storage import tensors
 
@@ -326,7 +326,7 @@ class Server:
             raise
         except BaseException as e:
             why = e.what if isinstance(e, InputError) else _one_line(e)
-            raise ModelError(f"{self.backend} gave for {name} what is no tensor: {why}") from e
+            raise ModelError(f"{self.backend} gave for {name} what is not a tensor: {why}") from e
 
 
 def _array(value: Any) -> Any:

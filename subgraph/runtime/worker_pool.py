@@ -29,7 +29,7 @@ from subgraph.verdict import Signature
 log = logging.getLogger("subcut")
 
 RECYCLE = 100  # loads
-MOST_HOSTS = 3  # that one run is tried on
+MAX_HOSTS = 3  # that one run is tried on
 
 
 class Cancel:
@@ -154,7 +154,7 @@ class Workers:
         options = self.candidate.options if job.options is None else job.options
         tried: list[str] = []
         late: RunResult | None = None
-        while len(tried) < min(MOST_HOSTS, len(self._hosts.names)):
+        while len(tried) < min(MAX_HOSTS, len(self._hosts.names)):
             with self._hosts.lease(tried, self._go_on) as host:
                 try:
                     result = self._run_here(replace(job, options={**options, "host": host}))

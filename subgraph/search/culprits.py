@@ -17,16 +17,16 @@ from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, minor, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
-from subgraph.search.passes.profile import MOST_HINTS, Profile, ProfileOutcome
+from subgraph.search.passes.profile import MAX_HINTS, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
-MOST_SMALL = 8  # culprits of small shares, before the error counts as made in many places
-MOST_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
-MOST_SHARED = 3  # items of a culprit, each of which may belong to another one too
-LEAST_ALIKE = 2  # further items of a kind, of which one is asked for all
+MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
+MAX_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
+MAX_SHARED = 3  # items of a culprit, each of which may belong to another one too
+MIN_ALIKE = 2  # further items of a kind, of which one is asked for all
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
 NOTHING_LEFT: Items = ()
@@ -38,7 +38,7 @@ Found: TypeAlias = Items | Finding | None
 
 
 class Rest(Enum):
-    """What is known of the items that are no part of a finding, run without those that are."""
+    """What is known of the items that are not part of a finding, run without those that are."""
 
     UNKNOWN = "unknown"
     AGREES = "agrees"  # all of them
@@ -98,7 +98,7 @@ class Progress:
             return []
         inside = set(self.scope) - self.misleading
         hints = [k for k in self.profile.hints if k in inside]
-        return hints if self.profile.local else hints[: MOST_HINTS - len(self.misleading)]
+        return hints if self.profile.local else hints[: MAX_HINTS - len(self.misleading)]
 
 
 def find_culprits(progress: Progress) -> Search[None]:
@@ -147,7 +147,7 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)
-    for rest in smallest.neighbours(RegionOutcome.MINOR)[:MOST_JUDGED]:
+    for rest in smallest.neighbours(RegionOutcome.MINOR)[:MAX_JUDGED]:
         piece = yield from minor.smallest_failing(state, rest)
         if (yield from minor.is_culprit(state, progress.base, piece.items)):
             smallest = piece
@@ -270,13 +270,13 @@ def _scattered(progress: Progress) -> bool:
     """Were many culprits found, none of which accounts for much, and what is left fails still?"""
     shares = [f.share_of_model for f in progress.findings if f.share_of_model is not None]
     small = all(abs(share) < accumulated.CULPRIT_SHARE for share in shares)
-    return small and len(shares) == len(progress.findings) >= MOST_SMALL
+    return small and len(shares) == len(progress.findings) >= MAX_SMALL
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
     """Does what is left fail with all items of a small culprit but one? Another culprit may share items with it."""
     state = progress.state
-    if not 1 < len(region) <= MOST_SHARED or state.settings.steady:
+    if not 1 < len(region) <= MAX_SHARED or state.settings.steady:
         return False
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))
@@ -327,7 +327,7 @@ def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
     """The other items of the kind of one that is refused, if there are several and one more is refused: they are not
     asked one by one."""
     state, alike = progress.state, _of_kind(progress, region)
-    if state.signature is not Signature.REFUSED or len(alike) < LEAST_ALIKE:
+    if state.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:
         return ()
     refused = yield from state.region(Purpose.CONFIRM, (alike[-1],))
     return tuple(alike) if refused is RegionOutcome.FAIL else ()

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 
 ERROR = 0.005  # accepted error per answer of a flaky search
-LEAST_RATE = 0.25  # below this rate no search of reasonable length finds anything
+MIN_RATE = 0.25  # below this rate no search of reasonable length finds anything
 WILSON_Z = 1.96
 KEPT_RATE = 0.8  # of the whole's rate, that a region must reach to account for it
 
 
 def careful_rate(failed: int, runs: int) -> float:
-    """Mean of the posterior (uniform prior) less one standard deviation, at least `LEAST_RATE`."""
+    """Mean of the posterior (uniform prior) less one standard deviation, at least `MIN_RATE`."""
     a, b = failed + 1, runs - failed + 1
     mean = a / (a + b)
     deviation = math.sqrt(mean * (1 - mean) / (a + b + 1))
-    return max(LEAST_RATE, mean - deviation)
+    return max(MIN_RATE, mean - deviation)
 
 
 def passes_needed(rate: float, error: float = ERROR) -> int:
@@ -43,4 +43,4 @@ def wilson(failed: int, runs: int, z: float = WILSON_Z) -> tuple[float, float]:
 
 def reproduces(failed: int, runs: int, whole_failed: int, whole_runs: int) -> bool:
     """Can this region's rate be `KEPT_RATE` of the whole's? Never if it hardly ever failed."""
-    return failed >= LEAST_RATE * runs and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]
+    return failed >= MIN_RATE * runs and wilson(failed, runs)[1] >= KEPT_RATE * wilson(whole_failed, whole_runs)[0]

@@ -23,8 +23,8 @@ SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not 
 AS_BEFORE = 0.95  # that a repetition ends as the run before
 PASS_ODDS = {Purpose.SHRINK: 0.9, Purpose.TAIL: 0.8, Purpose.GROWTH: 0.9}  # that a region passes; else 1/2
 LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
-LEAST_CHANCE = 1 / 64  # of a query that is named
-MOST_REPLAYS = 128  # searches over the answers so far, for one look ahead
+MIN_CHANCE = 1 / 64  # of a query that is named
+MAX_REPLAYS = 128  # searches over the answers so far, for one look ahead
 
 Batches = tuple[Sequence[Answer], ...]
 
@@ -75,7 +75,7 @@ class Lookahead:
         """What the search may become, the likeliest first."""
         order = itertools.count()
         guesses: list[tuple[float, int, Batches, _Future | None]] = [(-1.0, next(order), (), None)]
-        for _ in range(MOST_REPLAYS):
+        for _ in range(MAX_REPLAYS):
             if not guesses:
                 return
             chance, _, assumed, future = heapq.heappop(guesses)
@@ -95,7 +95,7 @@ class Lookahead:
             ]
             goes_on: _Future | None = future  # with the likeliest answers; others take a new one
             for likely, answers in _combined(options):
-                if -chance * likely >= LEAST_CHANCE:
+                if -chance * likely >= MIN_CHANCE:
                     heapq.heappush(guesses, (chance * likely, next(order), (*assumed, answers), goes_on))
                 goes_on = None
 

@@ -16,7 +16,7 @@ from functools import partial
 from subgraph.search import order
 from subgraph.search.culprits import Progress, Rest, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
-from subgraph.search.flaky import LEAST_RATE
+from subgraph.search.flaky import MIN_RATE
 from subgraph.search.lookahead import Lookahead
 from subgraph.search.oracle import Answer, Items, Oracle
 from subgraph.search.passes import accumulated
@@ -26,7 +26,7 @@ from subgraph.search.passes.inside import look_inside
 from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import BudgetSpent, Search, SearchRestart, SearchState, SearchStopped, Settings, Steps
 
-MOST_STARTS = 6  # a search that starts over more often ends unresolved
+MAX_STARTS = 6  # a search that starts over more often ends unresolved
 
 
 def search(
@@ -76,8 +76,8 @@ def _narrow(state: SearchState) -> Search[Findings]:
         if whole.signature is not None or within is not None or (settings.inside and whole.agrees):
             if 0 < whole.failed < whole.runs:
                 yield from measure_rate(state)
-            for _ in range(MOST_STARTS):
-                if state.flaky and state.whole.rate < LEAST_RATE:
+            for _ in range(MAX_STARTS):
+                if state.flaky and state.whole.rate < MIN_RATE:
                     often = f"{state.whole.failed} of {state.whole.runs} runs"
                     stopped = f"the whole failed in {often}: too rarely to narrow it down, or the candidate changed"
                     break

@@ -197,7 +197,7 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
         tensor_format = replace(tensor_format, dtype="")
     for file, shape in zip(record.files, record.shapes, strict=True):
         if record.dtype == "string":
-            losses.append(f"{record.name}: texts have no .bin form")
+            losses.append(f"{record.name}: string tensors have no .bin form")
             continue
         target = Path(file).with_suffix(".bin").as_posix()
         stored = StoredFile(target, "bin", record.dtype, shape)

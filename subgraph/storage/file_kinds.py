@@ -1,4 +1,4 @@
-"""A file that is no ONNX model -> what it is, and what to do with it.
+"""A file that is not an ONNX model -> what it is, and what to do with it.
 
 The first bytes decide; the suffix decides only for formats without a mark of their own.
 """
@@ -177,7 +177,7 @@ def recognise(path: Path, head: bytes | None = None) -> FileKind | None:
     `head`: its first `HEAD` bytes; without them they are read.
     """
     head = _head(path) if head is None else head
-    # compiled only when a file is no model
+    # compiled only when a file is not a model
     kind = next((kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None)
     if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
         kind = kind._replace(by_suffix=True)

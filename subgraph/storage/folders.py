@@ -127,7 +127,7 @@ def numbered_folder(parent: Path, stem: str) -> Path:
 def unwritable(folder: Path, e: OSError) -> OutputError:
     """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
-        return OutputError(f"cannot write in {folder}: it is no folder", "choose another one with -o")
+        return OutputError(f"cannot write in {folder}: it is not a folder", "choose another one with -o")
     full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",

@@ -128,13 +128,13 @@ class Store:
         document is as JSON gives it back (tuples are lists, keys are strings). O(bytes in the folder).
 
         Raises:
-            ValueError, TypeError: the key is no hash; the document is not plain JSON, or has NaN or infinity in it; the
+            ValueError, TypeError: the key is not a hash; the document is not plain JSON, or has NaN or infinity; the
                 folder is none of this store, or holds anything but plain files with plain names. Never OSError.
         """
         place = self._place(key)
         plain = json.dumps(dict(document), allow_nan=False)
         if folder not in self._folders:
-            raise ValueError(f"{folder} is no folder of this store, or was put before")
+            raise ValueError(f"{folder} is not a folder of this store, or was put before")
         try:
             names = store_entry.names(folder)
             self._folders.discard(folder)
@@ -160,7 +160,7 @@ class Store:
         O(bytes in the entry); one system call where there is none.
 
         Raises:
-            ValueError: the key is no hash.
+            ValueError: the key is not a hash.
         """
         place = self._place(key)
         try:

@@ -34,7 +34,7 @@ def names(folder: Path) -> list[str]:
         files = sorted(items, key=lambda item: item.name)
     for item in files:
         if item.name == NAME or not PLAIN.fullmatch(item.name) or not item.is_file(follow_symlinks=False):
-            raise ValueError(f"{item.path!r} is no plain file with a plain name")
+            raise ValueError(f"{item.path!r} is not a plain file with a plain name")
     return [item.name for item in files]
 
 
@@ -55,7 +55,7 @@ def verified(place: Path, key: str) -> dict[str, Any]:
         Damaged: a byte is wrong, a file missing or foreign. OSError: it cannot be read, or is gone.
     """
     if not stat.S_ISDIR(place.lstat().st_mode):
-        raise Damaged("it is no folder")
+        raise Damaged("it is not a folder")
     with os.scandir(place) as items:
         is_plain = {item.name: item.is_file(follow_symlinks=False) for item in items}
     if not is_plain.get(NAME):

@@ -80,7 +80,7 @@ class CandidateModel:
         return next((p for p in Precision if p.narrow and types.count(p.dtype) * 2 > len(types)), None)
 
     def half_step(self, name: str) -> float:
-        """Half a step of an inner tensor whose scale is not chosen but specified; 0 of others."""
+        """Half a step of an intermediate tensor whose scale is not chosen but specified; 0 of others."""
         match = None if name in self.reference.outputs else self.matches.get(name)
         node = self.graph.nodes[self.graph.maker[match.name]] if match and match.name in self.graph.maker else None
         if node is None or match is None or match.reference_scale or not match.scale or node.domain != TFLITE:
@@ -253,7 +253,7 @@ class CandidateModel:
 
     def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
         readers = {self.reference.ops[i] for i in self.reference.readers.get(name, ())}
-        if readers and readers <= {"Relu", "Clip"}:  # values that these cut off are no loss
+        if readers and readers <= {"Relu", "Clip"}:  # values that these cut off are not loss
             value = np.maximum(value, 0)
         return scale.saturated(replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype)
 

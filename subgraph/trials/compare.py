@@ -145,8 +145,8 @@ class Comparison:
         if whole is Status.UNRESOLVED:
             return "unresolved: the whole model gave nothing to compare"
         if not seen.inner:
-            return "right: outputs agree; inner tensors were not looked at"
-        return f"right: outputs and {count(seen.inner, 'inner tensor')} agree"
+            return "right: outputs agree; intermediate tensors were not checked"
+        return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree"
 
     @property
     def exit_code(self) -> int:

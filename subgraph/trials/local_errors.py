@@ -1,5 +1,5 @@
-"""Which nodes are wrong by what they read? Their values inside the candidate's whole run, against what the reference
-makes of the values that they read there.
+"""Which nodes are wrong given their actual inputs? Their values inside the candidate's whole run, against what the
+reference makes of the values that they read there.
 
 Everything behind a culprit is wrong, but only culprits, and the last nodes of fusions that are, have an error of their
 own: this shows all of them at once. It takes no run of the candidate, and one or few of the reference: all nodes in one
@@ -22,17 +22,17 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
-MOST_REGIONS = 512  # that are looked at: of more, building them takes longer than a few runs of the search
+MAX_REGIONS = 512  # that are looked at: of more, building them takes longer than a few runs of the search
 
 
 def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult) -> dict[int, float] | None:
-    """The positions of the regions that are wrong by what they read, with their relative errors; None if unknown.
+    """The positions of the regions that are wrong given their actual inputs, with relative errors; None if unknown.
 
-    `profile`: the candidate's whole run with inner tensors as outputs. Unknown where there are many regions, where they
-    need several cuts, where the reference cannot run on the candidate's values, and in low precision, in which most
-    nodes are off and only their noise would tell.
+    `profile`: the candidate's whole run with intermediate tensors as outputs. Unknown where there are many regions,
+    where they need several cuts, where the reference cannot run on the candidate's values, and in low precision, in
+    which most nodes are off and only their noise would tell.
     """
-    if not regions or len(regions) > MOST_REGIONS or trials.precision is not Precision.FP32:
+    if not regions or len(regions) > MAX_REGIONS or trials.precision is not Precision.FP32:
         return None
     trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
     try:

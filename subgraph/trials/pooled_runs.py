@@ -1,6 +1,6 @@
 """Regions -> verdicts, run as disconnected cuts of few models: for candidates that start slowly and take such models.
 
-Agreement in a pool is no proof, since the cuts may influence each other: the search confirms it with the region alone.
+Agreement in a pool is not proof, since the cuts may influence each other: the search confirms it with the region alone.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _added(
 
 
 def _sum(reference: Value, value: Value, other: Value) -> Value:
-    """value + (other − reference); `other` where these are no numbers; `value` where their shapes differ."""
+    """value + (other − reference); `other` where these are not numbers; `value` where their shapes differ."""
     if not all(isinstance(v, np.ndarray) for v in (reference, value, other)):
         return other
     a, b, c = (np.asarray(v) for v in (reference, value, other))

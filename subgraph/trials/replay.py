@@ -28,12 +28,12 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
     """Trials on a case's model, fed with its sample `k`.
 
     Raises:
-        InputError: an input is no single tensor. Others as `open_trials`.
+        InputError: an input is not a single tensor. Others as `open_trials`.
     """
     inputs = []
     for name, records in case.inputs.items():
         if not records or len(records[k].files) != 1:
-            raise InputError(f"input '{clean(name)}' of the case is no single tensor", "run its repro.py")
+            raise InputError(f"input '{clean(name)}' of the case is not a single tensor", "run its repro.py")
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, open_workers(candidate) as workers:

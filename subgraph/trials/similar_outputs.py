@@ -102,7 +102,7 @@ class WrongOutput:
 
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
-        """The reference's and the candidate's value; None where one is no tensor, or is missing."""
+        """The reference's and the candidate's value; None where one is not a tensor, or is missing."""
         result, name = self.trials.run(self.region), self.judgement.name
         if result.failure or name not in result.tensors[self.sample]:
             return None

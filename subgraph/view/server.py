@@ -71,7 +71,7 @@ class ViewServer(ThreadingHTTPServer):
         self.server_name, self.server_port = ADDRESS, self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error."""
+        """A browser that went away is not an error."""
 
 
 class ViewRequest(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            self._refuse(400, "the request is no JSON object")
+            self._refuse(400, "the request is not JSON object")
             return
         self._answer(lambda: self._post(asked), asked)
 

@@ -313,7 +313,7 @@ class ViewSession:
         """Write a folder of the output folder as zip; links are left out.
 
         Raises:
-            UsageError: as `file`, or it is no folder.
+            UsageError: as `file`, or it is not a folder.
         """
         folder = self.file(name)
         if not folder.is_dir():
@@ -370,7 +370,7 @@ def _word(asked: Any, key: str) -> str:
     """A text of the request; empty if it is not there.
 
     Raises:
-        UsageError: it is no text, or an absurd one.
+        UsageError: it is not text, or an absurd one.
     """
     value = asked.get(key, "") if isinstance(asked, dict) else None
     if not isinstance(value, str) or len(value) > MAX_WORD or not is_text(value) or "\0" in value:

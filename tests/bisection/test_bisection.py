@@ -158,9 +158,9 @@ def test_what_the_outputs_hide_is_found_where_it_is_looked_for(words: tuple[str,
 
 def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
     elsewhere = bisect(masking, "--repeat", "1", "--within", "n2..n4", add="n1:0.5")
-    assert elsewhere.code == 0 and "in 1 run, n2..n4 alone; inner tensors were not looked at" in elsewhere.out
+    assert elsewhere.code == 0 and "in 1 run, n2..n4 alone; intermediate tensors were not checked" in elsewhere.out
     inside = bisect(masking, "--repeat", "1", "--inside", add="n1:0")
-    assert inside.code == 0 and "in 1 run, 4 inner tensors in place\n" in inside.out
+    assert inside.code == 0 and "in 1 run, 4 intermediate tensors in place\n" in inside.out
     assert "the outputs agree" not in inside.out
 
 
@@ -205,9 +205,9 @@ def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
 def test_they_agree(here: Path) -> None:
     done = bisect(here, add="n4:0")
     assert done.code == 0, done
-    assert done.out.startswith("right: outputs agree; inner tensors were not looked at\n")
+    assert done.out.startswith("right: outputs agree; intermediate tensors were not checked\n")
     assert (
-        "compared: 1 output of the model, in 7 runs; inner tensors were not looked at (--inside looks at them)"
+        "compared: 1 output of the model, in 7 runs; intermediate tensors were not checked (--inside checks them)"
         in done.out
     )
     (name,) = {p.name for p in (here / "subcut_out").iterdir()} - {".store"}
@@ -334,7 +334,7 @@ def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     place.write_text("notes")
     begin = time.monotonic()
     refused = bisect(here, nodes="n7")
-    assert refused.code == 2 and "it is no folder" in refused.err and time.monotonic() - begin < PATIENCE
+    assert refused.code == 2 and "it is not a folder" in refused.err and time.monotonic() - begin < PATIENCE
 
 
 @pytest.mark.slow

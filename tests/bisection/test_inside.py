@@ -61,7 +61,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert "no second opinion: onnx's own evaluator gives other shapes than both" in done.out
     inner = next(tmp_path.glob("subcut_out/*-inside-*"))
     refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
-    assert (refused.code, f"is the search inside {body}, which is no model of its own" in refused.err) == (2, True)
+    assert (refused.code, f"is the search inside {body}, which is not a model of its own" in refused.err) == (2, True)
 
 
 @pytest.mark.slow

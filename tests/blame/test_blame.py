@@ -177,8 +177,8 @@ def test_what_cannot_be_meant_is_an_error(words: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "backend", "why"),
     [
-        (ReleasesAsked("foo"), "ort", "'foo' is no version"),
-        (ReleasesAsked("1.19,1.x"), "ort", "'1.x' is no version"),
+        (ReleasesAsked("foo"), "ort", "'foo' is not a version"),
+        (ReleasesAsked("1.19,1.x"), "ort", "'1.x' is not a version"),
         (ReleasesAsked(","), "ort", "which versions?"),
         (ReleasesAsked("1.22..1.20"), "ort", "--versions 1.20..1.22"),
         (ReleasesAsked(""), "cmd", "the releases of cmd are not known"),

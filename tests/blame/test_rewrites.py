@@ -502,7 +502,7 @@ def test_a_region_without_the_shape_of_its_output_has_forms(tmp_path: Path, refe
 
 
 def test_a_region_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subgraph.blame.rewrites.MOST_BYTES", 10)
+    monkeypatch.setattr("subgraph.blame.rewrites.MAX_BYTES", 10)
     with pytest.raises(ModelError, match="too much to be written in other forms"):
         list(rewritings(text_models.model(unary("Exp(x)"))))
 

@@ -202,7 +202,7 @@ def test_what_is_in_it(packed: Path) -> None:
     assert "As the sender had it, not redacted\n  candidate: mine.py:REMOVED=REMOVED\n" in text
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
-    assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are no paths"
+    assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are not paths"
     assert "network" not in run["model"], "how the rest of the model is built does not leave"
     assert ">Worst tensor, " in content(packed, "report.html")
 
@@ -421,7 +421,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["bundle", "subcut_ot"], "no folder subcut_ot"),
-        (["bundle", "empty"], "empty is no case"),
+        (["bundle", "empty"], "empty is not a case"),
         (["bundle", "subcut_out"], "name one of the folders in it: n2__n2"),
         (["bundle", "x.npy"], "x.npy"),
         (["bundle", CUT, "-o", "out.tar"], "a bundle is a .zip"),
@@ -429,10 +429,10 @@ def test_a_sweep(tmp_path: Path) -> None:
         (["bundle", CUT, "-i", "x.npy"], "are for a whole model"),
         (["bundle", CUT, "--candidate-files", "nowhere"], "no such file"),
         (["bundle", "x.zip"], "x.zip"),
-        (["replay", "x.npy"], "x.npy is no bundle"),
-        (["replay", "x.zip"], "x.zip is no bundle"),
+        (["replay", "x.npy"], "x.npy is not a bundle"),
+        (["replay", "x.zip"], "x.zip is not a bundle"),
         (["replay", "nowhere.zip"], "no file nowhere.zip"),
-        (["replay", "empty.zip"], "empty.zip is no bundle"),
+        (["replay", "empty.zip"], "empty.zip is not a bundle"),
         (["replay", CUT, "-o", "x"], "is for a bundle"),
         (["replay", "good.zip", "-o", "empty"], "empty is in the way"),
         (["replay", "good.zip", "-o", "x.npy/a"], "cannot write in x.npy"),

@@ -80,7 +80,7 @@ def test_without_any_words(here: Path) -> None:
     done = subcut("compare", cwd=here)
     assert done.code == 0
     assert re.sub(r"[\d.]+ ms", "…", done.out).replace(onnx_version(), "…") == (
-        "right: outputs and 3 inner tensors agree\n"
+        "right: outputs and 3 intermediate tensors agree\n"
         "candidate    ort   …   fp32\n"
         "whole model  agree   out: all 3 elements are equal\n"
         "             built in …, ran in …\n"
@@ -89,13 +89,13 @@ def test_without_any_words(here: Path) -> None:
         "#1  b     Neg   t1      0.0e+00 agree  0.0e+00 agree\n"
         "#2  c     Relu  t2      0.0e+00 agree  0.0e+00 agree\n"
         "#3  d     Abs   out     0.0e+00 agree  0.0e+00 agree\n"
-        "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof\n"
+        "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint, not a proof\n"
         "4 tensors: 0 of 4 wrong in place; 0 of 4 wrong alone\n"
-        "compared: 1 output, 3 inner tensors\n"
+        "compared: 1 output, 3 intermediate tensors\n"
     )
     assert done.err.splitlines()[:3] == [
         "model: m.onnx (the only .onnx here)",
-        "candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)",
+        "candidate: ort, onnxruntime with its default optimisations (--candidate names another)",
         "inputs: random values, seed 0; real ones show more (-i FILE)",
     ]
     assert subcut("compare", "-q", cwd=here).err == ""
@@ -219,7 +219,7 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
         (("-c", "orx"), "no candidate 'orx'\n  did you mean 'ort'?"),
         (("-c", "nothing.py"), "no file nothing.py\n  a candidate can be a Python file"),
         (("-c", "cmd:"), "which command?"),
-        (("-c", "ort:fast"), "'fast' is no setting\n  BACKEND:key=value"),
+        (("-c", "ort:fast"), "'fast' is not a setting\n  BACKEND:key=value"),
         (("--reference", "orx"), "no candidate 'orx'"),
         (("--custom-ops", "lib.so"), "no library lib.so\n  --custom-ops wants"),
         (("--criterion", "noize"), "no criterion 'noize'\n  did you mean 'noise'"),
@@ -278,7 +278,7 @@ def test_no_model_and_several(here: Path) -> None:
 def test_a_folder_of_results_that_is_a_file(here: Path) -> None:
     (here / "out").write_text("mine")
     assert refused(compare("-o", "out", cwd=here), 1) == (
-        f"error: cannot write in {here}/out: it is no folder\n  choose another one with -o"
+        f"error: cannot write in {here}/out: it is not a folder\n  choose another one with -o"
     )
     assert (here / "out").read_text() == "mine"
 
@@ -754,7 +754,7 @@ def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
 
 
 def test_nobody_reads_the_result(here: Path) -> None:
-    """Standard output closed early is no error of ours."""
+    """Standard output closed early is not an error of ours."""
     run = subprocess.Popen(
         [SUBCUT, "compare", "m.onnx", *QUICK],
         cwd=here,

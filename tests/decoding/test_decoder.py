@@ -50,7 +50,7 @@ def test_what_an_input_is_for_must_be_known(tmp_path: Path) -> None:
 
 
 def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
-    """A number is no text, and floats are no tokens."""
+    """A number is not text, and floats are not tokens."""
     text = "g (float[1,n] x, int64 sr, float[1,2] h0) => (float[1,n] y, float[1,2] hn) { y = Neg(x) hn = Neg(h0) }"
     graph = text_models.load(tmp_path, text)
     with pytest.raises(UsageError, match="what is 'x' fed") as e:

@@ -61,7 +61,7 @@ def test_states_that_are_not_kept_are_computed_again(
     (tmp_path / "all").mkdir()
     every = walked(text, tmp_path / "all", reference)
     (tmp_path / "few").mkdir()
-    monkeypatch.setattr(walk, "MOST_BYTES", 6 * 144)  # of six states
+    monkeypatch.setattr(walk, "MAX_BYTES", 6 * 144)  # of six states
     few = walked(text, tmp_path / "few", reference)
     assert len(every.states) == STEPS + 1 and len(few.states) <= 8
     for k in (0, 5, STEPS - 1, 11):

@@ -1,4 +1,4 @@
-"""Pictures of a tensor's values: what is drawn, of which elements, and of values that are no numbers."""
+"""Pictures of a tensor's values: what is drawn, of which elements, and of values that are not numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
     b = a.copy()
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
     worst = tensor.worst_elements(a, b)
-    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is no difference"
+    assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is not a difference"
     assert paths(*tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)[1]
     assert "3 NaN or Inf" in tensor.scatter(a, b)
     for drawn in (*tensor.maps(a * np.float32(1.2345e-7), b), tensor.scatter(a, b)):  # no text beyond the picture

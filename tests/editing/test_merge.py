@@ -54,7 +54,7 @@ X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
 
 
 def test_end_to_end_by_a_map(tmp_path: Path) -> None:
-    """Names of the second that are taken get a number; its input is no input of the whole."""
+    """Names of the second that are taken get a number; its input is not an input of the whole."""
     one = chain(tmp_path / "a.onnx", {"neg": "Neg", "exp": "Exp"})
     two = chain(tmp_path / "b.onnx", {"neg": "Abs", "log": "Sqrt"})
     draft = merge(one, two, {"y": "x"})
@@ -81,9 +81,9 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
     one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
     with pytest.raises(ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"):
         merge(one, two, {"y": "x"})
-    with pytest.raises(UnknownName, match=r"'z' is no output of a\.onnx"):
+    with pytest.raises(UnknownName, match=r"'z' is not an output of a\.onnx"):
         merge(one, two, {"z": "x"})
-    with pytest.raises(UnknownName, match=r"'z' is no input of b\.onnx"):
+    with pytest.raises(UnknownName, match=r"'z' is not an input of b\.onnx"):
         merge(one, two, {"y": "z"})
 
 
@@ -173,6 +173,6 @@ def test_only_nodes_of_one_input_and_one_output(tmp_path: Path) -> None:
     onnx.save(graphs.skip_edge(), tmp_path / "m.onnx")
     graph = load(tmp_path / "m.onnx")
     add = graph.ops.index("Add")
-    with pytest.raises(UsageError, match=r"\(Add\) has 2 inputs that are no constants"):
+    with pytest.raises(UsageError, match=r"\(Add\) has 2 inputs that are not constants"):
         bypass(graph, [add])
     assert issubclass(UsageError, SubcutError)

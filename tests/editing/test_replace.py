@@ -153,7 +153,7 @@ def test_names_of_the_boundary_may_be_mapped(model: Graph, tmp_path: Path) -> No
     region = between(model, ["first"], ["last"])
     (given,), (made,) = region.inputs, region.outputs
     other = save(piece([helper.make_node("Relu", ["in"], ["out"])], {"in": "out"}), tmp_path / "p.onnx")
-    with pytest.raises(UnknownName, match="reads 'in', which is no tensor outside the region") as e:
+    with pytest.raises(UnknownName, match="reads 'in', which is not a tensor outside the region") as e:
         replace(model, region, other)
     assert f"{given} in" in e.value.hint
     with pytest.raises(UsageError, match=f"does not give {made}"):

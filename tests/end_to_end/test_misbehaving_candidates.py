@@ -323,7 +323,7 @@ def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: di
         ("cmd:./nothing.sh", "cannot run ./nothing.sh"),
         ("lacking.py", "lacking.py cannot be used: No module named 'nosuchthing'"),
         ("empty.py", "empty.py has no function load"),
-        ("ort:opt=most", "opt=most is no optimisation level"),
+        ("ort:opt=most", "opt=most is not an optimisation level"),
         ("onnx-reference:fast=yes", "onnx-reference has no option 'fast'"),
     ],
 )
@@ -467,7 +467,7 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
     assert done.code == 0
     assert without_times(done.out) == without_times(expected.out)
     assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
-        f"warning: cannot write in {here}/subcut_out/.store: it is no folder; this run goes on, but its results are "
+        f"warning: cannot write in {here}/subcut_out/.store: it is not a folder; this run goes on, but its results are "
         "not stored: let this user write there, with nothing in the way"
     ]
     assert (here / "subcut_out/.store").read_text() == "mine"

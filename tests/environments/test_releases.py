@@ -39,7 +39,7 @@ def test_a_release_is_part_of_a_spec() -> None:
     assert "release" not in parse("ort").identity("")
     assert candidate.code.shown == ["onnxruntime==1.22.1"]  # of a file that names it, only with trust
     for wrong, why in [
-        ("ort==", "'' is no version"),
+        ("ort==", "'' is not a version"),
         ("ort==x;y", "no version"),
         ("cmd==1:true", "releases of cmd are not known"),
     ]:

@@ -136,8 +136,8 @@ def test_a_structure_that_would_not_hold() -> None:
 
     relu, neg = helper.make_node("Relu", ["x"], ["a"], "relu"), helper.make_node("Neg", ["a"], ["y"], "neg")
     assert structure_problem(model(relu, neg)) is None
-    assert structure_problem(model(neg, relu)) == "'a', read by 'neg', is made by nobody before"
-    assert structure_problem(model(relu)) == "output 'y' is made by nobody"
+    assert structure_problem(model(neg, relu)) == "'a', read by 'neg', has no producer before it"
+    assert structure_problem(model(relu)) == "output 'y' has no producer"
 
 
 def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ CHAIN = "g (float[{0},4] x) => (float[{0},4] y) {{ a = Relu(x)  b = Neg(a)  y = 
 
 
 def chain(folder: Path, rows: str, inner: int | str | None = None) -> graph.Graph:
-    """Three nodes with declared inner tensors: as inferred, or with `inner` rows."""
+    """Three nodes with declared intermediate tensors: as inferred, or with `inner` rows."""
     made = onnx.shape_inference.infer_shapes(text_models.model(CHAIN.format(rows)))
     for info in made.graph.value_info if inner is not None else ():
         info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, [inner, 4]))

@@ -215,7 +215,7 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_it
     ("old", "new"),
     [
         (b"\x0a\x02W1\x12\x01b", b"\x0a\x02W1\x12\x7fb"),  # a length that leads out of the node
-        (b"middle", b"mid\xffle"),  # a name that is no text
+        (b"middle", b"mid\xffle"),  # a name that is not text
         (b"\x0a\x01x\x12", b"\x0a\x01\xfe\x12"),
     ],
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 ALL = os.environ.get("SUBCUT_EXAMPLES") == "all"
-LEAST = 12
+MIN = 12
 
 
 def examples(full: int) -> int:
     """So many of `full`."""
-    return full if ALL else min(full, max(LEAST, full // 4))
+    return full if ALL else min(full, max(MIN, full // 4))

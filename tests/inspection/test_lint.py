@@ -444,7 +444,7 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
 
 
 def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
-    """That is listed as not checked, and is no finding."""
+    """That is listed as not checked, and is not a finding."""
     g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
     document = document_of(LintContext(g), RULES)
     assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]

@@ -118,7 +118,7 @@ def fed(g: Graph) -> dict[str, Any]:
 
 
 def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: int) -> oracle.Values:
-    """Values of inner tensors of the whole model, on plain onnxruntime."""
+    """Values of intermediate tensors of the whole model, on plain onnxruntime."""
     made = [name for name in tensors if name not in feeds]
     tapped = path.with_name("whole.onnx")
     tapped.write_bytes(oracle.tapped(onnx.load(path), made).SerializeToString())

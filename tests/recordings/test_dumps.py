@@ -317,7 +317,7 @@ def test_what_is_written_comes_back(
         assert name in e.what, "a name that this format cannot hold"
         return
     if not value.size and word in ("text", "mnn"):
-        return  # a file without numbers is no tensor
+        return  # a file without numbers is not a tensor
     found = recording.open(folder, word, known)
     stands = {n: e for e in found for n in WrittenNames(given, found.plain).meant_by(e)}
     assert set(stands) == {"other", name}

@@ -111,7 +111,7 @@ def test_one_file(tmp_path: Path) -> None:
 
 
 def test_into_the_source_again_and_again(tmp_path: Path) -> None:
-    """What the first export left is no source of the second."""
+    """What the first export left is not a source of the second."""
     source = folder_of(tmp_path / "mine", x=ramp(2, 3))
     for _ in range(2):
         done = subcut("export", "mine", "-o", "mine/out", "--format", "npy,bin", cwd=tmp_path)

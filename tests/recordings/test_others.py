@@ -206,7 +206,7 @@ def test_what_a_tool_saves_of_its_own(
 def test_a_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
     wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
-    """Behind the fault MNN's X_raster_0 is no X where X itself is there and holds the Relu behind it."""
+    """Behind the fault MNN's X_raster_0 is not a X where X itself is there and holds the Relu behind it."""
     convs = [n for n in wrong if n.endswith("conv1/Conv_output_0")]
     fused = {n: wrong[n.replace("conv1/Conv", "act/Relu")] for n in convs}
     kept = {n: v for n, v in wrong.items() if n not in convs and "act/Relu" not in n}

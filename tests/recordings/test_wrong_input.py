@@ -1,5 +1,5 @@
-"""A small device: fed otherwise than the reference, files laid out otherwise than the user says, names that the user or
-another run of the tool explains.
+"""A small device: fed other values than the reference, files laid out otherwise than the user says, names that the user
+or another run of the tool explains.
 
 Covers `recordings.wrong_input`, `recordings.run_comparison`.
 """

@@ -141,7 +141,7 @@ def test_text_says_it_as_bisect_does() -> None:
     assert lines[2].startswith("  next: subcut replay subcut_out/bisect-npu")
     assert lines[3] == "  explains 93 % of the final error"
     assert "max_rel 1.1e-02" in lines[4] and "expected 0.8213, got 0.8303 at [0,311,7,4]; 214 of 200704 val" in lines[4]
-    assert lines[5] == "  1-minimal: with either node removed, the rest agrees"
+    assert lines[5] == "  minimal: removing either node makes the error vanish"
     assert lines[6].startswith("  - rounding in fp16 does not explain it: max error 0.011: 1.1 % of the largest value")
     assert [line[:4] for line in lines[6:11]] == ["  - "] * 5
     assert lines[-1] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
@@ -156,7 +156,7 @@ def test_text_says_it_as_bisect_does() -> None:
                 "wrong: 1 of 27 nodes: ",
                 "; 2 more findings",
                 "the shares overlap (sum 119 %)",
-                "1-minimal: a single node; without it, /down/Add and /layer0/act1/Relu agree",
+                "minimal: a single node; without it, /down/Add and /layer0/act1/Relu agree",
                 "perhaps not the smallest",
                 "fails in 90 % of its runs",
             ],
@@ -164,7 +164,7 @@ def test_text_says_it_as_bisect_does() -> None:
         ("accumulated", ["the error accumulates", "grows from 1.0e-04 after 1 node to 1.2e-01 after 240", "12 %"]),
         ("flaky", ["flaky: /head/Flatten (Flatten) fails in 30 % of runs", "failed in 3 of 10 runs"]),
         ("unresolved", ["wrong, cause not found: the budget of 9 trials", "and 7 more", "note: inputs were random"]),
-        ("agree", ["right: outputs agree; inner tensors were not looked at\n  max_rel 4.0e-07"]),
+        ("agree", ["right: outputs agree; intermediate tensors were not checked\n  max_rel 4.0e-07"]),
         ("claimed", ["right within float16 rounding: outputs agree"]),
         ("nothing", ["unresolved: nothing was established: no output could be compared"]),
         ("crash", ["FAIL (crash): killed by signal 6", "| terminate called", "| [31mAborted[0m"]),
@@ -292,7 +292,7 @@ def test_a_fault_that_reading_hides_is_said_in_the_chart() -> None:
     for row in document["profile"]:
         row |= {"error": 1e-7, "status": "agree"}
     text = render("html", document)
-    assert "reading inner tensors hid the fault</text>" in text
+    assert "reading intermediate tensors hid the fault</text>" in text
     document["profile"][20]["status"] = "fail"
     assert "nothing wrong at finding 1 in this run:</text>" in render("html", document)
 
@@ -323,7 +323,7 @@ def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
 
 
 def test_markdown_holds_names_in_code() -> None:
-    """Read by another's parser: what is no code has no link, no picture, no HTML but ours, and names nobody."""
+    """Read by another's parser: what is not code has no link, no picture, no HTML but ours, and names nobody."""
     from markdown_it import MarkdownIt
 
     tokens = MarkdownIt("commonmark").enable("table").parse(render("md", RUNS["hostile"]()))

@@ -281,10 +281,10 @@ def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"opt": "max"}, "opt=max is no optimisation level"),
-        ({"threads": "many"}, "threads=many is no number of threads"),
-        ({"threads": "-1"}, "threads=-1 is no number of threads"),
-        ({"threads": "1000000"}, "threads=1000000 is no number of threads"),
+        ({"opt": "max"}, "opt=max is not an optimisation level"),
+        ({"threads": "many"}, "threads=many is not a number of threads"),
+        ({"threads": "-1"}, "threads=-1 is not a number of threads"),
+        ({"threads": "1000000"}, "threads=1000000 is not a number of threads"),
         ({"provider": "x"}, "no option 'provider'"),
         ({"session": "x"}, "no option 'session'"),
         ({"session.x": "y" * 10000}, "ort: session.x cannot be"),
@@ -555,7 +555,7 @@ def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) 
     ],
 )
 def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=f"'{name}' is no plain tensor") as e:
+    with pytest.raises(Refused, match=f"'{name}' is not a plain tensor") as e:
         cmd.load(save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
     assert e.value.hint == "cut between plain tensors"
 

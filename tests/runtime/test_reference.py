@@ -38,7 +38,7 @@ def test_a_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
 
 
 def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> None:
-    """A model that was loaded before the crash is lost; that is no crash of its own."""
+    """A model that was loaded before the crash is lost; that is not a crash of its own."""
     with Reference(backend, restart=True) as reference:
         reference.load("before", Path("good.onnx"))
         with pytest.raises(WorkerDied, match="exit code 3"):

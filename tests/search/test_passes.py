@@ -200,7 +200,7 @@ def test_wilson() -> None:
     assert low == pytest.approx(0.4902, abs=1e-4) and high == pytest.approx(0.9433, abs=1e-4)
     assert flaky.wilson(0, 0) == (0.0, 1.0)
     assert flaky.reproduces(8, 8, 8, 8) and not flaky.reproduces(0, 8, 8, 8)
-    assert flaky.LEAST_RATE <= flaky.careful_rate(0, 8) < flaky.careful_rate(8, 8) < 1
+    assert flaky.MIN_RATE <= flaky.careful_rate(0, 8) < flaky.careful_rate(8, 8) < 1
 
 
 def test_examples_in_docstrings() -> None:

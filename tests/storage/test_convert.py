@@ -210,7 +210,7 @@ def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     many = save("s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s")
     assert [e.file for e in write_bin(many, tmp_path, TensorFormat())[0]] == ["s#0.bin", "s#1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
-    assert write_bin(texts, tmp_path, TensorFormat()) == ([], ["t: texts have no .bin form"])
+    assert write_bin(texts, tmp_path, TensorFormat()) == ([], ["t: string tensors have no .bin form"])
     scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")
     write_bin(scalar, tmp_path, TensorFormat("float16"))
     assert (tmp_path / "c.bin").read_bytes() == np.float16(1.5).tobytes()

@@ -299,8 +299,8 @@ def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("parent", "says"),
     [
-        ("file", "cannot write in file: it is no folder"),
-        ("file/below", "cannot write in file/below: it is no folder"),
+        ("file", "cannot write in file: it is not a folder"),
+        ("file/below", "cannot write in file/below: it is not a folder"),
         ("x" * 300, "File name too long"),
         ("/proc/nowhere", "cannot write in /proc/nowhere"),
         ("/proc", "cannot write in /proc"),

@@ -311,10 +311,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a link": (lambda e: linked(e / "out.npy"), "'out.npy' does not belong there"),
     "a fifo": (lambda e: instead(e / "empty", lambda path: os.mkfifo(path)), "'empty' does not belong there"),
     "all files missing": (lambda e: instead(e, Path.mkdir), f"no {NAME}"),
-    "a file instead": (lambda e: instead(e, Path.touch), "it is no folder"),
-    "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "it is no folder"),
-    "a link instead": (linked, "it is no folder"),
-    "a dead link instead": (lambda e: instead(e, lambda path: path.symlink_to("nowhere")), "it is no folder"),
+    "a file instead": (lambda e: instead(e, Path.touch), "it is not a folder"),
+    "a fifo instead": (lambda e: instead(e, lambda path: os.mkfifo(path)), "it is not a folder"),
+    "a link instead": (linked, "it is not a folder"),
+    "a dead link instead": (lambda e: instead(e, lambda path: path.symlink_to("nowhere")), "it is not a folder"),
 }
 
 
@@ -403,7 +403,7 @@ def test_nothing_outside_is_touched(root: Path, tmp_path: Path, said: list[str])
     place.parent.rename(tmp_path / "outside")
     place.parent.symlink_to(tmp_path / "outside")
     before = tree(tmp_path / "outside")
-    dropped(root, "it is no folder", said)
+    dropped(root, "it is not a folder", said)
     assert tree(tmp_path / "outside") == before
     shutil.rmtree(root / KEY[:2])
     place.parent.symlink_to(tmp_path / "outside")
@@ -771,11 +771,11 @@ def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("file", "it is no folder; this run goes on, but its results are not stored: let this user write there"),
-        ("file/below", "it is no folder"),
+        ("file", "it is not a folder; this run goes on, but its results are not stored: let this user write there"),
+        ("file/below", "it is not a folder"),
         ("/proc/nowhere", "let this user write there"),
         ("x" * 300, "File name too long"),
-        ("dead", "it is no folder"),
+        ("dead", "it is not a folder"),
     ],
 )
 @pytest.mark.posix("places in /proc, and Linux's words")
@@ -793,7 +793,7 @@ def test_a_place_that_cannot_be(place: str, why: str, tmp_path: Path, said: list
 def test_a_file_in_the_way_of_an_entry(root: Path, said: list[str]) -> None:
     root.mkdir(parents=True)
     (root / KEY[:2]).write_text("mine")
-    works_on(Store(root), root, said, "it is no folder")
+    works_on(Store(root), root, said, "it is not a folder")
     assert (root / KEY[:2]).read_text() == "mine"
 
 

@@ -145,7 +145,7 @@ def test_all_right(here: Path) -> None:
         "",
         "7 tests of 2 operators: 7 right, 0 refused, 0 wrong, 0 crashed",
     ]
-    assert "candidate: ort, onnxruntime as people deploy it" in done.err
+    assert "candidate: ort, onnxruntime with its default optimisations" in done.err
     assert "7 of 7 on ort: 7 right" in done.err
     assert "report: subcut_out/sweep-ort-Conv+test_elu/report.html" in done.err
     assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(0, done.out, "")
@@ -373,7 +373,7 @@ def test_what_only_a_used_process_gets_wrong_is_unresolved(here: Path, backend: 
 def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
     done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
     assert done.code == 4
-    assert "threads=x is no number of threads" in done.err
+    assert "threads=x is not a number of threads" in done.err
     assert not list((here / "subcut_out").glob("sweep*"))
 
 

@@ -40,7 +40,7 @@ def load(model, options):
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A model with an open dimension, declared of inner tensors as well, and an input that nothing reads."""
+    """A model with an open dimension, declared of intermediate tensors as well, and an input that nothing reads."""
     text = "g (float[N,4] x, float[N] unread) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
     made = shape_inference.infer_shapes(text_models.model(text))
     for i, node in enumerate(made.graph.node):

@@ -63,7 +63,7 @@ def test_an_error_that_leaves_the_region_and_comes_back_counts_once(names: str, 
 
 
 def local(trials: Trials) -> dict[str, float] | None:
-    """The nodes that are wrong by what they read in the candidate's whole run, with their errors."""
+    """The nodes that are wrong given their actual inputs in the candidate's whole run, with their errors."""
     profile = trials.run(trials.whole(trials.tensors()))
     found = locally_wrong(trials, [region_of(trials.graph, name) for name in "abcd"], profile)
     return None if found is None else {"abcd"[k]: round(error, 3) for k, error in found.items()}

@@ -79,7 +79,7 @@ class FedSample:
 
 @dataclass(frozen=True)
 class RecordedEvidence:
-    """What a recording of the device tells before anything runs: where to look. It is no result of any piece.
+    """What a recording of the device tells before anything runs: where to look. It is not a result of any piece.
 
     Attributes:
         name: of the recording.

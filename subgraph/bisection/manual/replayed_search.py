@@ -32,7 +32,7 @@ from subgraph.verdict import Signature, Status, Verdict
 
 NOT_RUN = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not run by hand"))
 RECORDED_WHOLE = "the whole model was not run: its outputs are those of the recording"
-MOST_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
+MAX_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
 
 
 class Pending(Exception):
@@ -197,7 +197,7 @@ class ManualOracle(NodeOracle):
     def _answer(self, query: Query) -> Answer:
         if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.answered_by_recording:
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
-            nothing_fails = len(pieces) >= MOST_RIGHT and Status.FAIL not in pieces
+            nothing_fails = len(pieces) >= MAX_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
                 raise Pending(self.recorded.tasks(self.trials.whole()))
         return super()._answer(query)
@@ -259,7 +259,7 @@ class ManualOracle(NodeOracle):
         return statuses, local
 
     def _wrong_inside(self, items: Items) -> dict[int, float] | None:
-        """The items that are wrong by what they read, when only these are run; with the relative error. None if the
+        """The items that are wrong given their actual inputs, when only these run; with the relative error. None if the
         device does not run them so.
 
         Raises:

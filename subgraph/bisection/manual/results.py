@@ -27,7 +27,7 @@ from subgraph.text import clean, count
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-MOST_NAMED = 4  # outputs in an error message
+MAX_NAMED = 4  # outputs in an error message
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ def are_complete(cuts: Sequence[Path], sources: Sequence[Path]) -> bool:
         return False
     if missing:
         folder = missing[0][0]
-        names = ", ".join(str(file) for _, file in missing[:MOST_NAMED])
-        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        names = ", ".join(str(file) for _, file in missing[:MAX_NAMED])
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-        ellipsis = " …" if len(inside) > MOST_NAMED else ""
-        there = f"; there is {', '.join(inside[:MOST_NAMED])}{ellipsis}" if inside else ""
+        ellipsis = " …" if len(inside) > MAX_NAMED else ""
+        there = f"; there is {', '.join(inside[:MAX_NAMED])}{ellipsis}" if inside else ""
         what = f"{len(missing)} of {count(len(files), 'output')} missing in {clean(str(folder))}"
         raise InputError(what, clean(f"{names}{more}{there}"))
     return True

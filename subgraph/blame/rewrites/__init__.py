@@ -41,7 +41,7 @@ __all__ = [
     "FLOATS", "Form", "RegionModel", "Rewriting", "Substitution", "argument", "attribute", "each", "of", "rewritings",
 ]  # fmt: skip
 
-MOST_BYTES = 1 << 29  # of a region: every form is a copy
+MAX_BYTES = 1 << 29  # of a region: every form is a copy
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,16 @@ def rewritings(
 
     Raises:
         UnknownName, UsageError: `only` names no rewriting.
-        ModelError: the model cannot be read, is too much for onnx, or has more than `MOST_BYTES`.
+        ModelError: the model cannot be read, is too much for onnx, or has more than `MAX_BYTES`.
     """
     names = list(only) or plugins.names("rewrites")
     for name in names:
         if not hasattr(plugins.load("rewrites", name), "rewrite"):
-            raise UsageError(f"{clean(name)} is no rewriting", "it needs a function rewrite(source)")
+            raise UsageError(f"{clean(name)} is not a rewriting", "it needs a function rewrite(source)")
     model = _read(piece) if isinstance(piece, Path) else piece
-    if (size := model.ByteSize()) > MOST_BYTES:
+    if (size := model.ByteSize()) > MAX_BYTES:
         what = f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms"
-        raise ModelError(what, f"they are for regions up to {MOST_BYTES / 1e9:.1f} GB")
+        raise ModelError(what, f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB")
     label = piece if isinstance(piece, Path) else Path("the region")
     with tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary, OnnxProcess(label) as onnx:
         source, path = RegionModel(model, onnx, frozen), Path(temporary) / "model.onnx"

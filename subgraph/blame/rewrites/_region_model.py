@@ -19,7 +19,7 @@ from subgraph.types import Array
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 INTEGERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8, TensorProto.UINT32)
 FIXED = ", for these shapes and sizes"
-MOST_ALONE = 12  # nodes that a form is tried on one by one
+MAX_ALONE = 12  # nodes that a form is tried on one by one
 FIRST = -1  # the place before all nodes
 AXES_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}  # opset since which axes are an input; others: 18
 
@@ -76,7 +76,7 @@ class RegionModel:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def element(self, name: str) -> int:
-        """TensorProto.DataType; 0 for what is no tensor, or is unknown."""
+        """TensorProto.DataType; 0 for what is not a tensor, or is unknown."""
         if name in self.constants:
             return int(self.constants[name].data_type)
         return int(self.types[name].tensor_type.elem_type) if name in self.types else 0
@@ -252,7 +252,7 @@ Form = Callable[[RegionModel, protobuf.NodeProto, Substitution], str]
 
 
 def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:
-    """Each form in the place of each node that it fits, unless these are more than `MOST_ALONE`; then of all of these.
+    """Each form in the place of each node that it fits, unless these are more than `MAX_ALONE`; then of all of these.
 
     A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
     that used shapes says so where the whole model takes inputs of other shapes.
@@ -264,7 +264,7 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
             if here := form(source, node, Substitution(source, i)):
                 words, fixed = here, FIXED if source.any_shape and (source.fixed or fixed) else ""
                 fits.append((i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}"))
-        for i, text in fits if len(fits) <= MOST_ALONE else ():
+        for i, text in fits if len(fits) <= MAX_ALONE else ():
             yield text, _substituted(source, form, [i])
         if len(fits) > 1:
             yield f"{words} each of {len(fits)} nodes{fixed}", _substituted(source, form, [i for i, _ in fits])

@@ -10,7 +10,7 @@ from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitut
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
-MOST = 2048  # points
+MAX = 2048  # points
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -31,7 +31,7 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
     if (argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
         return ""
     points = before[axis] if length is None else int(length.reshape(-1)[0])
-    if max(points, before[axis]) > MOST:
+    if max(points, before[axis]) > MAX:
         return ""
     n, c, m, d = before[axis], before[-1], after[axis], after[-1]
     used = np.arange(n)[:, None] < points

@@ -11,7 +11,7 @@ from subgraph.blame.rewrites._region_model import RegionModel, Substitution, eac
 from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
-MOST = 2048  # elements of the axis: every one is compared with every other
+MAX = 2048  # elements of the axis: every one is compared with every other
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
@@ -22,7 +22,7 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 @of("TopK")
 def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     shape, axis = source.shape(node.input[0]), attribute(node, "axis", -1)
-    if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MOST:
+    if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX:
         return ""
     x, n, rank = node.input[0], shape[-1], len(shape)
     mine, others = (new.reduce("Unsqueeze", x, [at], keepdims=None) for at in (rank, rank - 1))

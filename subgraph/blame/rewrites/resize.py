@@ -15,7 +15,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 from subgraph.types import Array
 
-MOST = 1 << 22  # elements of a matrix of weights
+MAX = 1 << 22  # elements of a matrix of weights
 COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {  # of an output, its scale, the lengths n and m
     "half_pixel": lambda x, s, n, m: (x + 0.5) / s - 0.5,
     "half_pixel_symmetric": lambda x, s, n, m: n / 2 * (1 - m / (s * n)) + (x + 0.5) / s - 0.5,
@@ -44,7 +44,7 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
         return ""
     axes = [k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1]
     nearest, rank = attribute(node, "mode", "nearest") == "nearest", len(sizes)
-    if not axes or any(sizes[k] * after[k] > MOST for k in axes) or not (nearest or min(axes) >= rank - 2):
+    if not axes or any(sizes[k] * after[k] > MAX for k in axes) or not (nearest or min(axes) >= rank - 2):
         return ""
     x = node.input[0]
     for k in axes:

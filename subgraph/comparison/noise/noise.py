@@ -121,7 +121,7 @@ class RegionNoise:
             with self._lock:
                 expected, own = load_array(self.tensors[output]), self.sampler.plain(output)
             if (own.shape, own.dtype) != (expected.shape, expected.dtype):
-                raise ModelError(f"'{output}' is no tensor of one form in both: its noise is not known")
+                raise ModelError(f"'{output}' is not a tensor of one form in both: its noise is not known")
             with np.errstate(all="ignore"):
                 self._offsets[output] = np.nan_to_num(differences(own, expected), posinf=0.0, neginf=0.0)
         offset = self._offsets[output]

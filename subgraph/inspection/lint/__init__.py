@@ -173,11 +173,11 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
 
     Raises:
         UnknownName: there is no such rule; carries the nearest names.
-        UsageError: a file that is no rule.
+        UsageError: a file that is not a rule.
     """
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
-            raise UsageError(f"{clean(name)} is no lint rule", "it needs a function check(context)")
+            raise UsageError(f"{clean(name)} is not a lint rule", "it needs a function check(context)")
     skipped = {_canonical(name) for name in ignore}
     return [name for name in dict.fromkeys(map(_canonical, only or plugins.names("lint"))) if name not in skipped]
 

@@ -87,7 +87,7 @@ def _count_piece(values: Array) -> tuple[int, int, int, int, float]:
     wide = values if values.dtype.kind == "f" and values.dtype.itemsize > 2 else values.astype(np.float32)
     size = np.abs(wide)
     largest = float(size.max(initial=0))
-    if not np.isfinite(largest):  # elements that are infinite or NaN already are no fault of a conversion
+    if not np.isfinite(largest):  # elements that are infinite or NaN already are not the fault of a conversion
         size = size[np.isfinite(size)]
         largest = float(size.max(initial=0))
     over = int(np.count_nonzero(size > LARGEST_FP16)) if largest > LARGEST_FP16 else 0

@@ -42,7 +42,7 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         yield unchecked(e.what)
         return
     if any(form != "tensor" or dims is None for form, _, dims in shapes.values()):
-        yield unchecked("an input is no tensor of known rank")
+        yield unchecked("an input is not a tensor of known rank")
     elif context.second_sizes:
         resized = _resized(context.graph, context.second_sizes)
         yield from _try(context, resized, context.second_sizes, "fails with {}, another size than its own", WARNING)

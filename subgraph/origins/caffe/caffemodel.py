@@ -79,7 +79,7 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
     if not layers:
-        raise ModelError(f"{path} holds no layers: it is no caffemodel", "name the .caffemodel with --weights")
+        raise ModelError(f"{path} holds no layers: it is not a caffemodel", "name the .caffemodel with --weights")
     return layers
 
 

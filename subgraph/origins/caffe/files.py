@@ -49,7 +49,7 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
     if weights and (drawn := RANDOM_WEIGHTS.fullmatch(weights)):
         return CaffeModel(path, None, int(drawn[1] or 0))
     if weights:
-        if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is no file
+        if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is not a file
             raise UsageError(f"--weights {clean(weights)}: no such file", "name a .caffemodel, or random:SEED")
         return CaffeModel(path, Path(weights))
     hint = "name it with --weights FILE, or try the network with random weights: --weights random:0"

@@ -69,7 +69,7 @@ def read(path: Path) -> Message:
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
     except UnicodeDecodeError as e:
-        raise ModelError(f"{path} is no text: byte {e.start} is not UTF-8", "name the .prototxt") from e
+        raise ModelError(f"{path} is not text: byte {e.start} is not UTF-8", "name the .prototxt") from e
     return parse(text, path)
 
 

@@ -45,7 +45,7 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     try:
         graph = load(written)
     except ModelError as e:
-        raise ModelError(f"what {clean(name)} wrote is no ONNX model that can be read", e.what) from e
+        raise ModelError(f"what {clean(name)} wrote is not an ONNX model that can be read", e.what) from e
     if not graph.outputs:
         raise ModelError(f"{clean(name)} wrote a model without outputs", system.join(commands))
     return graph

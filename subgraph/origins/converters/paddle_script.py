@@ -36,7 +36,7 @@ def convert(model: Path, target: str) -> None:
 
 @contextlib.contextmanager
 def opened(model: Path, _: list[str]) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
-    """Its predictor, without optimisations; paddle2onnx gives inner tensors names of its own."""
+    """Its predictor, without optimisations; paddle2onnx gives intermediate tensors names of its own."""
     from paddle import inference
 
     config = inference.Config(*map(str, files(model)))

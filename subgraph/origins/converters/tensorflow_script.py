@@ -1,6 +1,6 @@
 """TensorFlow's formats -> ONNX by tf2onnx, and their values by TensorFlow. A script: see `converters`.
 
-Its inner tensors are those of the frozen graph that tf2onnx converts, whose names its ONNX nodes keep.
+Its intermediate tensors are those of the frozen graph that tf2onnx converts, whose names its ONNX nodes keep.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ def opened(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
 
 
 def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
-    """Outputs by the signature, as users call it; inner tensors by the frozen graph, which names its placeholders."""
+    """Outputs by the signature, as users call it; other tensors by the frozen graph, which names its placeholders."""
     import tensorflow as tf
     from tf2onnx import tf_loader
 

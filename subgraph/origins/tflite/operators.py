@@ -221,7 +221,7 @@ def to_tflite(model: ModelProto) -> bytes:
 def _operator(node: NodeProto) -> Any:
     data = next((a.s for a in node.attribute if a.name == "operator"), b"")
     if node.domain != TFLITE or not data:
-        raise CannotCarry(f"node '{node.name}' ({node.op_type}) is no operator of TensorFlow Lite")
+        raise CannotCarry(f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite")
     return schema.ModelT.InitFromPackedBuf(data, 0)
 
 

@@ -21,7 +21,7 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
     """Export a module by `torch.onnx.export(…, dynamo=True)` into a temporary folder.
 
     Raises:
-        BackendError: PyTorch is not installed. UsageError: it is no module, or there are no `args`.
+        BackendError: PyTorch is not installed. UsageError: it is not a module, or there are no `args`.
         ModelError: it cannot be exported; says why.
     """
     pytorch = torch()

@@ -64,7 +64,7 @@ class ExportedModel:
             Refused: the program does not have one of them, or the outputs depend on others.
         """
         if missing := [name for name in (*outputs, *inputs) if name not in self.places]:
-            raise Refused(f"'{missing[0]}' is no value of the module: it lies inside an operator's translation")
+            raise Refused(f"'{missing[0]}' is not a value of the module: it lies inside an operator's translation")
         fed = {self._value(name) for name in inputs}
         steps: set[str] = set()
         waiting = [self.places[name][0] for name in outputs if self._value(name) not in fed]
@@ -106,11 +106,11 @@ class ExportedModel:
     def _fed(self, name: str, array: Any) -> Any:
         """A fed value as the program takes it."""
         if not hasattr(array, "dtype"):
-            raise Refused(f"'{name}' is no tensor, which is all that the module is fed")
+            raise Refused(f"'{name}' is not a tensor, which is all that the module is fed")
         tensor, (node, position) = programs.to_tensor(array), self.places[name]
         known = programs.element(self._nodes[node].meta.get("val"), position)
         if not isinstance(known, programs.torch().Tensor):
-            raise Refused(f"'{name}' is no tensor in the module")
+            raise Refused(f"'{name}' is not a tensor in the module")
         fits = len(known.shape) == tensor.dim() and all(
             own == size or not isinstance(own, int) for own, size in zip(known.shape, tensor.shape, strict=True)
         )

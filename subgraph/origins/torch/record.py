@@ -172,4 +172,4 @@ def _require_free(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
-        raise ResultExists(f"{place} exists and is no recording of this kind", "name another folder, or remove it")
+        raise ResultExists(f"{place} exists and is not a recording of this kind", "name another folder, or remove it")

@@ -227,7 +227,7 @@ def checked_arrays(
     """(name, element type, array) of the tensors to write.
 
     Raises:
-        InputError: a value is no array of the types that the format holds; `what` it holds, and `hint`, say so.
+        InputError: a value is not an array of the types that the format holds; `what` it holds, and `hint`, say so.
     """
     for name, value in tensors.items():
         array = np.asarray(value)

@@ -102,7 +102,7 @@ def _padded(files: Files, name: str, spec: TensorSpec, layout: str, aligned: tup
 
     def load() -> Array:
         if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
-            raise files.damaged(name, f"{list(shape)} is no part of the aligned {list(aligned)}")
+            raise files.damaged(name, f"{list(shape)} is not part of the aligned {list(aligned)}")
         return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
 
     return DumpEntry(name, load, spec.dtype, shape, layout)

@@ -28,7 +28,7 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     """All numbers behind the first `skip` lines, flat.
 
     Raises:
-        InputError: a word that is no number of this type.
+        InputError: a word that is not a number of this type.
     """
     pieces: list[Array] = []
     rest, start = b"", _offset_of_line(files, name, skip)
@@ -38,7 +38,7 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
         rest = block[cut:]
         pieces.append(numbers(files, name, block[:cut], dtype))
         if not cut:
-            raise files.damaged(name, "a word of it is no number")
+            raise files.damaged(name, "a word of it is not a number")
     pieces.append(numbers(files, name, rest, dtype))
     return np.concatenate(pieces)
 
@@ -64,7 +64,7 @@ def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     """The numbers of a piece of text, flat; lines that begin with `#` are comments.
 
     Raises:
-        InputError: a word that is no number of this type.
+        InputError: a word that is not a number of this type.
     """
     wanted_dtype = np_dtype(dtype)
     block = _COMMENT.sub(b"", block)
@@ -72,7 +72,7 @@ def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     if not words:
         return np.empty(0, wanted_dtype)
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
-        raise files.damaged(name, "a word of it is no number")
+        raise files.damaged(name, "a word of it is not a number")
     try:
         return _parsed(words, wanted_dtype)
     except (ValueError, OverflowError) as e:

@@ -106,11 +106,11 @@ def _head(files: Files, file: str) -> _Head:
     try:
         head = _Head(_ascend.message().FromString(files.bytes(file, 8, length)), 8 + length)
     except (DecodeError, UnicodeDecodeError) as e:
-        raise files.damaged(file, f"its header is no DumpData: {e}") from e
+        raise files.damaged(file, f"its header is not a DumpData: {e}") from e
     if head.end > size:
         raise files.damaged(file, f"its header says {head.end} bytes; it has {size}")
     if not head.message.version or not (head.message.output or head.message.input):
-        raise files.damaged(file, "its header is no DumpData with tensors")
+        raise files.damaged(file, "its header is not a DumpData with tensors")
     return head
 
 
@@ -168,7 +168,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """One file per tensor, each an op of its name with one output in the model's layout.
 
     Raises:
-        InputError: a value is no array, or of a type that Ascend does not have.
+        InputError: a value is not an array, or of a type that Ascend does not have.
     """
     stems = safe_names(plain(name) for name in tensors)
     what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"

@@ -91,7 +91,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """input.json and a .txt per input, as testMNNFromOnnx.py takes them; names with `/` make folders, as there.
 
     Raises:
-        InputError: a tensor is no float32, or its name leads out of the folder.
+        InputError: a tensor is not float32, or its name leads out of the folder.
     """
     listed = []
     what = "MNN's test folders hold float32"

@@ -88,7 +88,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """One .npy per tensor; safe names.
 
     Raises:
-        InputError: a value is no array, or of a type that numpy lacks.
+        InputError: a value is not an array, or of a type that numpy lacks.
     """
     stems = safe_names(tensors)
     what, hint = "a .npy holds arrays of numpy's own types", "the raw format holds all types"

@@ -69,7 +69,7 @@ def _is_tensor(files: Files, file: str) -> bool:
 
 
 def _parsed(files: Files, file: str) -> protobuf.TensorProto:
-    """The message. Raises InputError: it is no tensor, or its data lies in another file."""
+    """The message. Raises InputError: it is not a tensor, or its data lies in another file."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -100,7 +100,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """output_0.pb, output_1.pb … with the tensors' names in them.
 
     Raises:
-        InputError: a value is no array.
+        InputError: a value is not an array.
     """
     from onnx import numpy_helper
 

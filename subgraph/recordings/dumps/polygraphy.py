@@ -97,7 +97,7 @@ def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
     if not isinstance(value, str) or not value.startswith(_MAGIC):
-        return DumpEntry(file, unreadable, "", missing="it is no numpy array (a torch tensor?)")
+        return DumpEntry(file, unreadable, "", missing="it is not a numpy array (a torch tensor?)")
     header, _ = _decoded(files, file, value, _npy.MAX_HEADER // 3 * 4)
     dtype = dtype_of(header.dtype)
     missing = "" if dtype else f"ONNX has no element type {header.dtype}"
@@ -122,7 +122,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """`outputs.json`, as `polygraphy run --load-outputs` takes it.
 
     Raises:
-        InputError: a value is no array, or of a type that numpy lacks.
+        InputError: a value is not an array, or of a type that numpy lacks.
     """
     outputs = {}
     what = "Polygraphy's JSON holds arrays of numpy's own types"

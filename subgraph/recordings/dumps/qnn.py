@@ -70,7 +70,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """Inputs for qnn-net-run and snpe-net-run: float32 .raw files and input_list.txt with paths relative to it.
 
     Raises:
-        InputError: a tensor is no float32, or the list cannot hold its name.
+        InputError: a tensor is not float32, or the list cannot hold its name.
     """
     stems = safe_names(tensors)
     words = []

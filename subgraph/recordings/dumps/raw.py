@@ -58,7 +58,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """A .bin per tensor, little-endian, and a manifest.json.
 
     Raises:
-        InputError: a value is no array, or holds texts.
+        InputError: a value is not an array, or holds texts.
     """
     stems = safe_names(tensors)
     listed = []

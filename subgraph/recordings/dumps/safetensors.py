@@ -42,7 +42,7 @@ def _header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
     try:
         header = json.loads(files.bytes(file, 8, size))
     except (ValueError, RecursionError) as e:
-        raise files.damaged(file, f"its header is no JSON: {e}") from e
+        raise files.damaged(file, f"its header is not JSON: {e}") from e
     if not isinstance(header, dict):
         raise files.damaged(file, "its header lists no tensors")
     return 8 + size, header

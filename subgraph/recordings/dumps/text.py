@@ -83,7 +83,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """One .txt per tensor, one value per line, with as many digits as its type has.
 
     Raises:
-        InputError: a value is no array of numbers.
+        InputError: a value is not an array of numbers.
     """
     stems = safe_names(tensors)
     for name, _, array in checked_arrays(tensors, HOLDS, "a text file holds an array of numbers"):

@@ -30,7 +30,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             continue
         items = files.maybe_json(file)
         if not isinstance(items, list):
-            raise files.damaged(file, "it is no JSON, or too large for one")
+            raise files.damaged(file, "it is not JSON, or too large for one")
         for item in items:
             yield _entry(files, file, item)
 

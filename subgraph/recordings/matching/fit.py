@@ -54,7 +54,7 @@ class Fit:
     _room: int = CACHE_BYTES
 
     def reference(self, tensor: str) -> Array | None:
-        """The reference's value; None if it is no tensor."""
+        """The reference's value; None if it is not a tensor."""
         return reference_value(self.trials, tensor, self.k)
 
     def value(self, entry: DumpEntry) -> Array:

@@ -154,18 +154,18 @@ class MatchedSample:
         return [left for left in self.left_out if left.reason in reasons]
 
     def reference(self, name: str) -> Array | None:
-        """The reference's value of a tensor; None if it is no tensor."""
+        """The reference's value of a tensor; None if it is not a tensor."""
         return reference_value(self.trials, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
         """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is absolute.
 
         Raises:
-            InputError: it cannot be read, or is no tensor.
+            InputError: it cannot be read, or is not a tensor.
         """
         reference = self.reference(name)
         if reference is None:
-            raise InputError(f"'{clean(name)}' is no tensor")
+            raise InputError(f"'{clean(name)}' is not a tensor")
         value = self.matches[name].value(reference)
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))

@@ -71,11 +71,11 @@ def threads(backend: str, options: Mapping[str, Any]) -> int:
     """The option `threads`; 1 by default, so that sums are computed in the same order each time.
 
     Raises:
-        BackendError: it is no number of threads.
+        BackendError: it is not a number of threads.
     """
     text = str(options.get("threads", 1))
     if not text.isdecimal() or int(text) > MAX_THREADS:
-        raise BackendError(f"{backend}: threads={text} is no number of threads", f"0 leaves it to {backend}")
+        raise BackendError(f"{backend}: threads={text} is not a number of threads", f"0 leaves it to {backend}")
     return int(text)
 
 
@@ -87,7 +87,7 @@ def ports(
     `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
     Raises:
-        Refused: the model cannot be read, or an input or output is no tensor of one of these types.
+        Refused: the model cannot be read, or an input or output is not a tensor of one of these types.
     """
     try:
         graph = protobuf.read(model).model.graph

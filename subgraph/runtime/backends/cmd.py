@@ -9,7 +9,7 @@ that are wanted) and `{outputs}` (an empty folder: each output goes there under 
 `{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
 All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
 `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
-refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are no places. Commands of a
+refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a
 project file run in its folder, others where subcut runs.
 
 Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
@@ -209,7 +209,7 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
         dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
         return tensors.tensor_text(dtype)
     hint = "cut between plain tensors"
-    raise Refused(f"'{name}' is no plain tensor: commands cannot be fed or give sequences and optionals", hint)
+    raise Refused(f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals", hint)
 
 
 def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path) -> None:

@@ -66,7 +66,7 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def load(model: Path, options: Mapping[str, Any]) -> Run:
     """Build a session.
 
-    `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `disabled_optimizers`
+    `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
     (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
     onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
     `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
@@ -154,7 +154,7 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
 
 
 def _summary(model: Path) -> str:
-    """A hash of the nodes and of what each reads, without the order of nodes and the names of inner tensors: for the
+    """A hash of the nodes and of what each reads, without their order and the names of intermediate tensors: for the
     same model onnxruntime chooses others each time."""
     from subgraph.graph import protobuf
     from subgraph.storage.digest import digest
@@ -176,7 +176,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings = ort.SessionOptions()
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
-        raise BackendError(f"ort: opt={level} is no optimisation level", f"one of {', '.join(LEVELS)}")
+        raise BackendError(f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}")
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
@@ -185,7 +185,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
-        raise BackendError(f"ort: threads={threads} is no number of threads", "0 leaves it to onnxruntime")
+        raise BackendError(f"ort: threads={threads} is not a number of threads", "0 leaves it to onnxruntime")
     settings.intra_op_num_threads = int(threads)
     settings.inter_op_num_threads = 1
     for key, value in options.items():

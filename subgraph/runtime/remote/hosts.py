@@ -12,7 +12,7 @@ from typing import Any
 from subgraph.errors import UsageError
 from subgraph.text import clean
 
-MOST_LOSSES = 2  # in a row; then a host is used only where no other is left
+MAX_LOSSES = 2  # in a row; then a host is used only where no other is left
 POLL = 0.2  # seconds between two looks whether anybody still waits
 
 _free_again = threading.Condition()
@@ -43,7 +43,7 @@ class Hosts:
 
     def _free(self, tried: Collection[str]) -> str | None:
         left = [host for host in self.names if host not in tried]
-        answering = [host for host in left if self._losses[host] < MOST_LOSSES] or left
+        answering = [host for host in left if self._losses[host] < MAX_LOSSES] or left
         return next((host for host in answering if host not in _lent), None)
 
     def note(self, host: str, *, answered: bool) -> None:
@@ -53,7 +53,7 @@ class Hosts:
     @property
     def none_answers(self) -> bool:
         """Was every host lost, each several times in a row?"""
-        return all(self._losses[host] >= MOST_LOSSES for host in self.names)
+        return all(self._losses[host] >= MAX_LOSSES for host in self.names)
 
 
 # ---------------------------------------------------------------------------------------------------- the project file
@@ -63,7 +63,7 @@ def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
     """What each run takes of a worker, by name.
 
     Raises:
-        UsageError: one is no number above 0.
+        UsageError: one is not a number above 0.
     """
     for name, count in table.items():
         if type(count) not in (int, float) or not count > 0:
@@ -75,7 +75,7 @@ def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> t
     """The hosts of a candidate's table, whose commands are its `steps`.
 
     Raises:
-        UsageError: they are no names, or the commands do not say where they go.
+        UsageError: they are not names, or the commands do not say where they go.
     """
     hosts, commands = table.get("hosts", []), " ".join(str(table.get(step, "")) for step in steps)
     if not all(isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host) for host in hosts):

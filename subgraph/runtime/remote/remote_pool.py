@@ -29,7 +29,7 @@ from subgraph.storage.digest import file_digest
 from subgraph.text import clean
 from subgraph.version import __version__
 
-MOST_LOSSES = 3  # of one run
+MAX_LOSSES = 3  # of one run
 POLL = 0.2  # seconds between two looks at the time
 SMALL = 1 << 20  # bytes: smaller files go with the task, larger ones if the worker lacks them
 
@@ -126,7 +126,7 @@ class RemoteWorkers(Workers):
             Unreachable: it was lost too often. BackendError: the executor is not reached, or what the task raised.
         """
         text, why = json.dumps(request), ""
-        for _ in range(MOST_LOSSES):
+        for _ in range(MAX_LOSSES):
             connection = self._connection
             try:
                 reply, files = self._result(connection.executor.submit(task.perform, text, content))
@@ -137,7 +137,7 @@ class RemoteWorkers(Workers):
                 if "error" in document:
                     raise from_json(document["error"])
                 return document, files
-        raise Unreachable(f"the worker was lost, {MOST_LOSSES} times: {why}")
+        raise Unreachable(f"the worker was lost, {MAX_LOSSES} times: {why}")
 
     def _why_lost(self, error: Exception, connection: Connection) -> str:
         """Why a task gave nothing, where another try may give something; else raises what to tell the user."""

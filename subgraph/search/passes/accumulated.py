@@ -17,7 +17,7 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature
 
 PIECES = 16
-LEAST_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
+MIN_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
 CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
 GROWTH_POINTS = 8
 SPLITS = 6  # of the largest contributors, to name smaller ones
@@ -41,7 +41,7 @@ def accumulated(
     shares = yield from _shares(state, pieces, graded)
     if shares is None:
         return None
-    if state.signature is not Signature.PRECISION and (max(shares) >= CULPRIT_SHARE or sum(shares) < LEAST_SUM * share):
+    if state.signature is not Signature.PRECISION and (max(shares) >= CULPRIT_SHARE or sum(shares) < MIN_SUM * share):
         return None
     growth = (yield from _growth(state)) if share == 1.0 else ()
     contributors = yield from _largest(state, pieces, shares)

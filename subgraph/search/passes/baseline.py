@@ -16,7 +16,7 @@ from subgraph.verdict import Status
 
 RUNS = 2
 DIFFERING_RUNS = 4
-MOST_RUNS = 7  # of a whole that agrees
+MAX_RUNS = 7  # of a whole that agrees
 REPEATS_SECONDS = 10.0  # that all repeats of a whole that agrees may take together, beyond the first of them
 FLAKY_RUNS = 8  # once the whole is known to be flaky
 
@@ -49,7 +49,7 @@ def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
     if repeat is not None:
         return len(answers) < repeat
     seconds = [a.seconds for a in answers[1:]]
-    return len(answers) < MOST_RUNS and sum(seconds) + max(seconds) < REPEATS_SECONDS
+    return len(answers) < MAX_RUNS and sum(seconds) + max(seconds) < REPEATS_SECONDS
 
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:

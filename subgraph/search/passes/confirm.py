@@ -20,15 +20,15 @@ from subgraph.search.state import Search, SearchRestart, SearchState
 # A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
 # p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 % for k = 8, r = 2, whatever p. Rows:
 # (items of the region at most, further runs of it, of each neighbour); two runs of the whole, one of the region and of
-# each neighbour precede, and up to `MOST_EXCHANGED` items each neighbour is run once more with a stranger.
+# each neighbour precede, and up to `MAX_EXCHANGED` items each neighbour is run once more with a stranger.
 FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
 STEADY_RUNS = (1, 0)  # where the candidate always gives the same
-MOST_NEIGHBOURS = 16  # whose passes are repeated
-MOST_SUPERSETS = 2  # that agreed and are repeated
+MAX_NEIGHBOURS = 16  # whose passes are repeated
+MAX_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
 FLAKY_RUNS, MORE_FLAKY_RUNS = 8, 30  # of a region; the latter if it seems to fail less often than the whole
 CHANGED_RUNS = 16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
-MOST_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
+MAX_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
@@ -46,7 +46,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
     statuses = yield from state.repeat([smallest.items], own)
     if RegionOutcome.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
-    supersets = state.agreeing_supersets(smallest.items)[:MOST_SUPERSETS]
+    supersets = state.agreeing_supersets(smallest.items)[:MAX_SUPERSETS]
     for regions, times in ((_neighbours(state, smallest), others), (supersets, 1)):
         if RegionOutcome.FAIL in (yield from state.repeat(regions, times)):
             yield from _restart_as_flaky(state)
@@ -59,7 +59,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding]:
 def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
     """The finding, unless an item of it can be exchanged for a stranger: then the others fail in any company, though
     not alone, and the candidate contradicts itself."""
-    if not 1 < len(smallest.items) <= MOST_EXCHANGED or state.settings.steady:
+    if not 1 < len(smallest.items) <= MAX_EXCHANGED or state.settings.steady:
         return finding
     needed = []
     for item in smallest.items:
@@ -102,7 +102,7 @@ def _neighbours(state: SearchState, smallest: Smallest) -> list[Items]:
     """Regions with one item less that were asked about."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if state.known(r, state.first) is not None][-MOST_NEIGHBOURS:]
+    return [r for r in neighbours if state.known(r, state.first) is not None][-MAX_NEIGHBOURS:]
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:

@@ -56,7 +56,7 @@ def _between(state: SearchState, piece: Callable[[int], Items], passed: int, fai
     while failed - passed > 1:
         length = passed + (failed - passed) // 2
         status = yield from state.region(Purpose.GALLOP, piece(length))
-        # an unresolved one is no pass: shrinking tries the items of this length again
+        # an unresolved one is not a pass: shrinking tries the items of this length again
         passed, failed = (passed, length) if status is RegionOutcome.FAIL else (length, failed)
         state.estimated_runs = (failed - passed).bit_length()
     return failed

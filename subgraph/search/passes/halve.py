@@ -16,7 +16,7 @@ from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchState
 
 SPAN = 16  # items: the longest fusion expected
-LEAST_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
+MIN_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
 
 
 def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
@@ -52,5 +52,5 @@ def median(mass: Sequence[float], low: int, high: int) -> int:
 
 def _weights(state: SearchState, scope: Items) -> list[float]:
     weights = [max(0.0, state.weights[k]) for k in scope]
-    least = LEAST_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
+    least = MIN_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
     return [max(w, least) for w in weights]

@@ -10,7 +10,7 @@ from subgraph.search.culprits import Progress, Rest
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes.confirm import confirmed
-from subgraph.search.passes.profile import MOST_HINTS, follow, read
+from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search
@@ -37,7 +37,7 @@ def look_inside(progress: Progress) -> Search[None]:
         statuses.append((yield from state.region(Purpose.TAIL, region)))
     failing = [region for region, status in zip(wrong, statuses, strict=True) if status is RegionOutcome.FAIL]
     if wrong and not failing:  # several items may be wrong together only
-        for last in seen.hints[:MOST_HINTS]:
+        for last in seen.hints[:MAX_HINTS]:
             above = yield from follow(state, scope, last)
             failing += [above] if above else []
     for region in failing:

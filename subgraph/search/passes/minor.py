@@ -12,8 +12,8 @@ from subgraph.search.passes.shrink import Smallest, shrink
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature
 
-CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
-ALIKE_INSIDE = "explains little of the whole error, and is as wrong inside the model as it is alone"
+CANCELS = "accounts for little of the whole error because errors of other pieces cancel it or exceed it"
+ALIKE_INSIDE = "accounts for little of the whole error, and is as wrong inside the model as it is alone"
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
 

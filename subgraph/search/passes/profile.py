@@ -18,8 +18,8 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
-MOST_LOCAL = 16  # items that are wrong given what they read; more of them mean low precision
-MOST_HINTS = 3  # that may mislead before the profile is dropped
+MAX_LOCAL = 16  # items that are wrong given what they read; more of them mean low precision
+MAX_HINTS = 3  # that may mislead before the profile is dropped
 
 
 class ProfileOutcome(StrEnum):
@@ -75,7 +75,7 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
         return Profile(ProfileOutcome.VANISHED)
     everywhere = len(wrong) >= EVERYWHERE * len(answer.items)
     local = {k: answer.local[k] for k in scope if answer.local and k in answer.local}
-    if not local or len(local) > MOST_LOCAL:
+    if not local or len(local) > MAX_LOCAL:
         return Profile(ProfileOutcome.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))
 

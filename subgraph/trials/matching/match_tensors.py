@@ -144,7 +144,7 @@ def read_map(path: Path) -> dict[str, str]:
 def check_tensors(graph: Graph, names: Iterable[str]) -> None:
     """
     Raises:
-        UnknownName: one of the names in a map is no tensor of this model.
+        UnknownName: one of the names in a map is not a tensor of this model.
     """
     for name in names:
         if name not in graph.maker and name not in graph.inputs:

@@ -40,7 +40,7 @@ from tests.helpers.run_command import SUBCUT, Done, environment, subcut, tree
 
 HOME = Path("subcut_out", "manual-device")
 TODO = HOME / "todo"
-MOST = 60  # rounds of one session
+MAX = 60  # rounds of one session
 
 Manual = Callable[..., Result]
 
@@ -131,7 +131,7 @@ def trip(**faults: str) -> list[str]:
 
 def to_the_end(manual: Manual, result: Result, **faults: str) -> dict[str, Any]:
     """Go to the board until the search has ended; the last command's document."""
-    for _ in range(MOST):
+    for _ in range(MAX):
         if result.document["ended"]:
             assert not problem(result.document["result"])
             assert result.exit_code == result.document["result"]["exit_code"]
@@ -252,13 +252,13 @@ def truth(place: Path, *guilty: str) -> str:
     [("n7",), pytest.param(("n0",), marks=pytest.mark.slow), pytest.param(("n22", "n23"), marks=pytest.mark.slow)],
 )
 def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manual: Manual) -> None:
-    """No inner tensors are brought, so the search halves."""
+    """No intermediate tensors are brought, so the search halves."""
     result, said = manual(*START), 0
     while not result.document["ended"]:
         (one,) = result.document["open"]
         word = "skip" if "intermediate tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
         result, said = manual(word, *([one["number"]] if said % 2 else [])), said + 1
-        assert said < MOST
+        assert said < MAX
     document = result.document["result"]
     assert not problem(document)
     (one,) = document["findings"]
@@ -271,7 +271,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
 def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
     """The whole is skipped, so the search looks for the node that the device cannot run."""
     result = manual(*START, "--batch", "3")
-    for _ in range(MOST):
+    for _ in range(MAX):
         if result.document["ended"]:
             break
         rows = result.document["open"]
@@ -555,7 +555,7 @@ def test_a_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manua
 @pytest.mark.parametrize("shaky", ["n7, 1 node", "all but n7"])
 def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: Manual) -> None:
     result = manual(*START, "--repeat", "2")
-    for _ in range(MOST):
+    for _ in range(MAX):
         if result.document["ended"]:
             break
         for task in list(result.document["open"]):

@@ -378,7 +378,7 @@ def test_booleans_may_change_as_often_as_in_perturbed_runs() -> None:
     quiet, loud = FakeNoise([x] * 8, choice=True), FakeNoise([some < 10] * 8, choice=True)
     assert [judged(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
     assert [judged(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
-    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, "one of five is no rarity"
+    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, "one of five is not rare"
 
 
 def test_quantized_values_may_be_a_step_off() -> None:
@@ -655,7 +655,7 @@ def test_noise_that_explains_that_all_scores_are_zero_makes_them_no_use() -> Non
     found = judged(y, blank, noise, INT8, output=True)
     assert (found.status, found.signature, found.label) == (FAIL, Signature.PRECISION, "fail, precision")
     assert "rounding explains that, but values off by more than 20 % are useless" in found.why
-    assert judged(y, blank, noise, INT8).status is AGREE, "an inner tensor: what becomes of it is not known here"
+    assert judged(y, blank, noise, INT8).status is AGREE, "an intermediate tensor: what becomes of it is not known here"
 
 
 def test_a_changed_token_fails_and_what_rounding_changes_is_lost_precision() -> None:
