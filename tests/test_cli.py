@@ -196,7 +196,7 @@ def test_two_models_are_listed(here: Path) -> None:
     assert said == "error: which model? there are 2 here\n  name one: other.onnx, resnet50.onnx"
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"", "empty"), (b"GIF89a, surely no model", "no ONNX model")])
+@pytest.mark.parametrize(("content", "why"), [(b"", "empty"), (b"GIF89a, surely no model", "not an ONNX model")])
 def test_an_unreadable_model_is_exit_3(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(content)
     assert "bad.onnx" in refused(subcut(*EDGE, cwd=tmp_path), 3), why

@@ -27,10 +27,10 @@ from subgraph.trials.attribution import (
     attribute,
     error_alone,
     error_of,
-    superposes,
     lacks_output,
     restores_outputs,
     share_of,
+    superposes,
     whole_target,
 )
 from subgraph.trials.local_errors import locally_wrong

@@ -57,7 +57,7 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
     for output, taker in names.items():
         for name, known, word, graph in ((output, one.outputs, "output", one), (taker, other.inputs, "input", other)):
             if name not in known:
-                what = f"'{clean(name)}' is no {word} of {clean(graph.path.name)}"
+                what = f"'{clean(name)}' is not an {word} of {clean(graph.path.name)}"
                 raise UnknownName(what, nearest=nearest(name, list(known)))
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}

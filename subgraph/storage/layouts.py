@@ -178,7 +178,7 @@ def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: s
         return array
     if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
         return turned.reshape(shape)
-    raise InputError(f"values in layout {layout}, shape {list(array.shape)}, are no {list(shape)}")
+    raise InputError(f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}")
 
 
 def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
@@ -191,7 +191,7 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
         return array
     if array.size != math.prod(shape):
         raise InputError(
-            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, are no {list(shape)}",
+            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, do not fill {list(shape)}",
             "another layout, another shape?",
         )
     return array.reshape(shape)
@@ -258,7 +258,7 @@ def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks
     sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | ({} if joined > 1 else {names[0]: array.shape[0]})
     blocks = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
     if blocks.stored != array.shape:
-        raise InputError(f"values in layout {layout}, shape {list(array.shape)}, are no {list(shape)}")
+        raise InputError(f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}")
     return blocks
 
 

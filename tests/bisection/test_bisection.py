@@ -396,7 +396,7 @@ def test_a_case_is_run_again(here: Path) -> None:
     assert subcut("replay", place, *QUICK, "--trust", cwd=here).code == 1
     assert subcut("replay", place / "culprit", "-c", "ort", *QUICK, cwd=here).code == 0
     assert "no folder nowhere" in subcut("replay", "nowhere", cwd=here).err
-    assert "is no case" in subcut("replay", here, "-c", "ort", cwd=here).err
+    assert "is not a case" in subcut("replay", here, "-c", "ort", cwd=here).err
     manifest = place / "manifest.json"
     assert json.loads(manifest.read_text())["request"]["precision"] == "bf16"
     manifest.write_text(manifest.read_text().replace('"bf16"', '"bf61"'))

@@ -512,7 +512,7 @@ def test_other_names_than_rewritings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no rewriting 'apar'"):
         list(rewritings(model, ["apar"]))
     (tmp_path / "empty.py").write_text('"""Nothing."""\n')
-    with pytest.raises(UsageError, match="is no rewriting"):
+    with pytest.raises(UsageError, match="is not a rewriting"):
         list(rewritings(model, [str(tmp_path / "empty.py")]))
 
 

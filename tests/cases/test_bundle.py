@@ -466,7 +466,7 @@ def test_another_bundle_is_not_replaced_unasked(plain: Path) -> None:
     assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0
     assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0, "its own earlier result"
     refused = subcut("bundle", "m.onnx", "-o", "a.zip", cwd=plain)
-    assert refused.code == 2 and "is no earlier bundle of m" in refused.err
+    assert refused.code == 2 and "is not an earlier bundle of m" in refused.err
     assert subcut("bundle", "m.onnx", "-o", "a.zip", "--force", cwd=plain).code == 0
 
 

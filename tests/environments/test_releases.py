@@ -40,7 +40,7 @@ def test_a_release_is_part_of_a_spec() -> None:
     assert candidate.code.shown == ["onnxruntime==1.22.1"]  # of a file that names it, only with trust
     for wrong, why in [
         ("ort==", "'' is not a version"),
-        ("ort==x;y", "no version"),
+        ("ort==x;y", "is not a version"),
         ("cmd==1:true", "releases of cmd are not known"),
     ]:
         with pytest.raises((UsageError, UnknownName), match=why):

@@ -588,15 +588,15 @@ def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "is no result with a report: its schema is none"),
+        ("{", "is not JSON"),
+        ("[1]", "is not a result with a report: its schema is none"),
         ('{"schema": "subcut.compare/1"}', "is not whole: exit_code: is missing"),
         ('{"schema": "subcut.sweep/1"}', "is not whole: exit_code: is missing"),
         ('{"schema": "subcut.cut/1"}', "its schema is subcut.cut/1, not one of subcut.bisect/1, subcut.compare/1"),
         ('{"schema": "subcut.bisect/1"}', "is not whole: exit_code: is missing"),
         ('{"schema": NaN}', "NaN is not JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("\udcff", "is no JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("\udcff", "is not JSON"),
     ],
 )
 def test_a_broken_document_is_told(tmp_path: Path, text: str, words: str) -> None:

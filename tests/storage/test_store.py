@@ -234,9 +234,9 @@ def test_a_folder_holds_plain_files_with_plain_names(name: str, root: Path, tmp_
             (folder / name).mkdir()
         else:
             (folder / name).write_bytes(b"")
-        with pytest.raises(ValueError, match="no plain file"):
+        with pytest.raises(ValueError, match="is not a plain file"):
             store.put(KEY, {}, folder)
-        with pytest.raises(ValueError, match="no folder of this store"):
+        with pytest.raises(ValueError, match="is not a folder of this store"):
             store.put(KEY, {}, tmp_path)
         folder = store.new_folder()
         store.put(KEY, {}, folder)

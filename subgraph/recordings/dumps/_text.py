@@ -76,7 +76,7 @@ def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     try:
         return _parsed(words, wanted_dtype)
     except (ValueError, OverflowError) as e:
-        raise files.damaged(name, f"a word of it is no {dtype}: {e}") from e
+        raise files.damaged(name, f"a word of it is not {dtype}: {e}") from e
 
 
 def _parsed(words: list[bytes], dtype: np.dtype[Any]) -> Array:
@@ -139,12 +139,12 @@ def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, s
 
     def load() -> Array:
         if shape is not None and math.prod(shape) > files.sizes[name]:  # a value takes a digit at least
-            raise files.damaged(name, f"{files.sizes[name]} bytes are no {list(shape)} values")
+            raise files.damaged(name, f"{files.sizes[name]} bytes do not fill {list(shape)} values")
         flat = values(files, name, dtype, skip)
         if shape is None:
             return flat
         if flat.size != math.prod(shape):
-            raise files.damaged(name, f"{flat.size} values are no {list(shape)}")
+            raise files.damaged(name, f"{flat.size} values do not fill {list(shape)}")
         return files.shaped(name, flat, shape)
 
     return load

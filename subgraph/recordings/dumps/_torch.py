@@ -84,7 +84,7 @@ def array(files: Files, name: str, tensor: TorchTensor) -> Array:
     shape, strides, count = tensor.shape, tensor.strides, int(np.prod(tensor.shape, dtype=object))
     last = tensor.offset + sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) if count else tensor.offset
     if count > flat.size or not 0 <= last < max(flat.size, 1) or min(strides, default=0) < 0 or tensor.offset < 0:
-        raise files.damaged(name, f"its storage of {flat.size} values is no {list(shape)}")
+        raise files.damaged(name, f"its storage of {flat.size} values does not fill {list(shape)}")
     steps = [s * flat.itemsize for s in strides]
     return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps))
 

@@ -88,7 +88,7 @@ def _array(files: Files, file: str) -> Array:
 
     tensor = _parsed(files, file)
     if math.prod(tensor.dims) > 4 * files.sizes[file]:  # a byte holds at most four values, of 2 bits each
-        raise files.damaged(file, f"{files.sizes[file]} bytes are no {list(tensor.dims)}")
+        raise files.damaged(file, f"{files.sizes[file]} bytes do not fill {list(tensor.dims)}")
     try:
         array: Array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:

@@ -109,7 +109,7 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
             raise files.damaged(file, f"line {at + 1}: {e}") from e
         count = math.prod(shape)
         if at + 1 + count > len(data):
-            raise files.damaged(file, f"{name}: {len(data) - at - 1} lines are no {list(shape)} values")
+            raise files.damaged(file, f"{name}: {len(data) - at - 1} lines are not {list(shape)} values")
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
         load = partial(_values, files, file, (at + 1, count), dtype, shape)
         missing = "" if dtype else "an element type that TNN does not have"
@@ -122,7 +122,7 @@ def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: t
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")[part[0] : part[0] + part[1]]
     flat = _text.numbers(files, file, b"\n".join(data), dtype)
     if flat.size != part[1]:
-        raise files.damaged(file, f"{flat.size} values are no {list(shape)}")
+        raise files.damaged(file, f"{flat.size} values do not fill {list(shape)}")
     return files.shaped(file, flat, shape)
 
 

@@ -53,4 +53,4 @@ def _array(files: Files, file: str, values: list[Any], dtype: str, shape: tuple[
         flat = np.array(values, dtype)
         return files.shaped(file, flat, shape)
     except (TypeError, ValueError, OverflowError) as e:
-        raise files.damaged(file, f"its values are no {list(shape)}: {e}") from e
+        raise files.damaged(file, f"its values do not fill {list(shape)}: {e}") from e

@@ -234,7 +234,7 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
     ("code", "words"),
     [
         ("pass", "ended well and wrote no out.onnx"),
-        ("open(sys.argv[2], 'w').write('{}')", "no ONNX model"),
+        ("open(sys.argv[2], 'w').write('{}')", "is not an ONNX model"),
         ("sys.exit('bad luck')", "code 1, and said \\ | bad luck"),
     ],
 )
