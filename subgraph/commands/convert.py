@@ -22,7 +22,7 @@ from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
 from subgraph.origins.converters import conversion
 from subgraph.storage import folders
-from subgraph.storage.file_kinds import is_caffe, is_torch_program, recognise
+from subgraph.storage.file_kinds import Family, family_of, recognise
 from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def convert(
     settings = project.Project()
     if with_command:
         return _with(with_command, source, target, force=result.force)
-    if source.is_file() and (is_caffe(source) or is_torch_program(source)):
+    if source.is_file() and family_of(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
         return _own(source, made, target, force=result.force)
     kind, converter = _converter_of(source)

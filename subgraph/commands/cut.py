@@ -16,14 +16,11 @@ from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import OriginKind
-from subgraph.storage.file_kinds import is_caffe
+from subgraph.storage.file_kinds import Family, family_of
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
 MAX_NEWER = 6  # nodes that are listed
-
-
-RECORDING = options.title_of(options.RecordedOptions)
 
 
 @options.with_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
@@ -142,7 +139,7 @@ def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
     path, _ = project.find_model(asked.model, asked.settings)
     if form != "caffe":
         raise UsageError(f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX")
-    if not is_caffe(path):
+    if family_of(path) is not Family.CAFFE:
         raise UsageError(f"--as caffe: {clean(path.name)} is no .prototxt", "name the prototxt, not its conversion")
     weights = asked.settings.get("weights", asked.weights)
     return (str(path), weights) if weights else (str(path),)

@@ -23,7 +23,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError
-from subgraph.storage.file_kinds import is_caffe
+from subgraph.storage.file_kinds import Family, family_of
 from subgraph.text import clean
 
 
@@ -95,7 +95,7 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     typed = ctx.params.get("model") or next(iter(ctx.args), None)
     try:
         model, _ = project.find_model(os.path.expandvars(os.path.expanduser(typed)) if typed else None)  # noqa: PTH111
-        if is_caffe(model):
+        if family_of(model) is Family.CAFFE:
             from subgraph.origins.load import model_file
 
             model = model_file(model, ctx.params.get("weights"))

@@ -31,7 +31,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program, recognise_folder
+from subgraph.storage.file_kinds import Family, family_of, is_of_tflite, recognise_folder
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -304,12 +304,12 @@ class Asked:
 
 def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False) -> Path:
     """The file, or what it was converted to."""
-    is_program = is_torch_program(path)
-    if not weights and not is_program and not is_caffe(path) and not is_tflite(path):
+    family = family_of(path)
+    if not weights and family is None:
         return path
     from subgraph.origins.load import model_file
 
-    weights = settings.get("weights", weights) if settings and not is_program else weights
+    weights = settings.get("weights", weights) if settings and family is not Family.TORCH_PROGRAM else weights
     return model_file(path, weights, trust)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
-from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program
+from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.text import clean
 
 
@@ -44,21 +44,22 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
         UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`, `origins.torch.pt2` and
             `origins.tflite.files`.
     """
-    if weights and not is_caffe(path):
+    family = family_of(path)
+    if weights and family is not Family.CAFFE:
         raise UsageError(f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out")
-    if is_torch_program(path):
+    if family is Family.CAFFE:
+        from subgraph.origins.caffe.files import to_onnx
+
+        return to_onnx(path, weights)
+    if family is Family.TORCH_PROGRAM:
         from subgraph.origins.torch import pt2
 
         return pt2.to_onnx(path, trust)
-    if not is_caffe(path):
-        if is_tflite(path):
-            from subgraph.origins.tflite import files
+    if family is Family.TFLITE:
+        from subgraph.origins.tflite import files
 
-            return files.to_onnx(path)
-        return path
-    from subgraph.origins.caffe.files import to_onnx
-
-    return to_onnx(path, weights)
+        return files.to_onnx(path)
+    return path
 
 
 def write_own_format(cut: Path, folder: Path) -> None:

@@ -134,31 +134,23 @@ _FOLDERS = (
 )
 
 
-def is_caffe(path: Path) -> bool:
-    """Is this Caffe's prototxt or caffemodel, by its name or its first bytes? A file called `.onnx` is not opened."""
-    return path.suffix.lower() in CAFFE_SUFFIXES or _family(path) is Family.CAFFE
+def family_of(path: Path) -> Family | None:
+    """The format of a model, by its first bytes, Caffe's also by its name; None for ONNX, and for what is unknown.
 
-
-def is_torch_program(path: Path) -> bool:
-    """Is this an exported program of PyTorch, by its first bytes? A file called `.onnx` is not opened."""
-    return _family(path) is Family.TORCH_PROGRAM
-
-
-def is_tflite(path: Path) -> bool:
-    """Is this a TensorFlow Lite model, by its first bytes?"""
-    return _head(path)[4:8] == b"TFL3"
+    A file called `.onnx` may only be TensorFlow Lite's instead.
+    """
+    if path.suffix.lower() in CAFFE_SUFFIXES:
+        return Family.CAFFE
+    head = _head(path)
+    if head[4:8] == b"TFL3":
+        return Family.TFLITE
+    kind = recognise(path, head) if head and path.suffix.lower() != ".onnx" else None
+    return kind.family if kind else None
 
 
 def is_of_tflite(path: Path) -> bool:
     """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first bytes?"""
     return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _head(path)[:64]
-
-
-def _family(path: Path) -> Family | None:
-    """None of a file that cannot be read, is not recognised, or is called `.onnx`."""
-    head = b"" if path.suffix.lower() == ".onnx" else _head(path)
-    kind = recognise(path, head) if head else None
-    return kind.family if kind else None
 
 
 def _head(path: Path) -> bytes:

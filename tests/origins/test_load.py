@@ -13,7 +13,7 @@ import subgraph
 from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
-from subgraph.storage.file_kinds import is_caffe
+from subgraph.storage.file_kinds import Family, family_of
 
 SMALL = net(layer("ReLU", "relu", "x"), x=(1, 2))
 
@@ -26,7 +26,7 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (prototxt, prototxt.with_suffix(".caffemodel")):
         assert subgraph.load(path).outputs == ["relu"]
     renamed = prototxt.rename(tmp_path / "net.txt")  # recognised by content
-    assert is_caffe(renamed)
+    assert family_of(renamed) is Family.CAFFE
     assert subgraph.load(renamed, weights=str(tmp_path / "net.caffemodel")).outputs == ["relu"]
     with pytest.raises(UsageError, match=r"--weights belongs to a \.prototxt"):
         subgraph.load(tmp_path / "m.onnx", weights="random:0")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -187,8 +187,3 @@ def _varint(value: int) -> bytes:
         out.append(value & 127 | 128)
         value >>= 7
     return bytes([*out, value])
-
-
-def blobs_of(path: Path, arrays: Mapping[str, Sequence[Array]]) -> None:
-    """Write a caffemodel from arrays: what a script or a test has."""
-    write(path, "", ((name, "", [WeightBlob(a.shape, values=a) for a in blobs]) for name, blobs in arrays.items()))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import subgraph
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.region import between
-from subgraph.storage.file_kinds import is_of_tflite, is_tflite
+from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
 
@@ -116,7 +116,7 @@ def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
     assert document["results"][0]["reference"]["runtime"] == "litert"
     done = subprocess.run([sys.executable, case / "repro.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
-    assert is_tflite(case / "model.tflite") and is_of_tflite(case / "model.onnx")
+    assert family_of(case / "model.tflite") is Family.TFLITE and is_of_tflite(case / "model.onnx")
     assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
     subprocess.run([sys.executable, "-m", "zipfile", "-e", pack(case), "sent"], check=True)
     done = subprocess.run([sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False)
