@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from subgraph.bisection.preflight import require_usable
 from subgraph.bisection.runs_ahead import RunsAhead
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph import region as regions
@@ -34,6 +33,7 @@ from subgraph.trials.attribution import (
     whole_target,
 )
 from subgraph.trials.local_errors import locally_wrong
+from subgraph.trials.preflight import require_usable
 from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
@@ -136,7 +136,12 @@ class NodeOracle:
         try:
             if self._first:  # the first answer tells how the whole is run
                 self.ahead.wait_for(queries)
-            return list(map(self._answer, queries))
+            answers = list(map(self._answer, queries))
+            if any(q.kind is QueryKind.WHOLE and not q.repetition for q in queries):
+                whole = self.trials.whole().nodes
+                if first := self._first.get((QueryKind.WHOLE, whole)):
+                    require_usable(self.trials, first)
+            return answers
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e
 
@@ -167,8 +172,6 @@ class NodeOracle:
         try:
             region = self._region(query)
             result = self._result(query, region)
-            if kind is QueryKind.WHOLE and not query.repetition:
-                require_usable(self.trials, result)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
                 result = self._confirmed(query, region, result)
             if kind is QueryKind.REST:

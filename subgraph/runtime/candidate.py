@@ -28,6 +28,7 @@ from subgraph.runtime.backends import Capabilities, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
+from subgraph.storage.convert import TensorFormat
 from subgraph.storage.digest import digest
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
@@ -41,6 +42,8 @@ SETTINGS: dict[str, type] = {
     "spec": str,
     "run": str,
     "convert": str,
+    "inputs": str,
+    "outputs": str,
     "precision": str,
     "multi": bool,
     "timeout": float,
@@ -62,6 +65,7 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
 }
 RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
 COMMANDS = ("convert", RUN)  # in the order in which they run
+FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 
 
 @dataclass(frozen=True)
@@ -211,10 +215,14 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
 def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`: names of tables."""
     head, _, rest = spec.partition(":")
+    forms: dict[str, str] = {}
+    if m := re.fullmatch(r"(\w+)\[([^\]]*)\]:(.*)", spec, re.DOTALL):
+        head, rest, forms = m[1], m[3], _options(spec, m[2], "")
     can = capabilities(head)
     if RUN in can.commands:
         _check_command(f"candidate {clean(spec)}", RUN, rest)
-        return Candidate(spec, head, {RUN: rest} | ({"folder": folder} if folder else {}))
+        _check_forms(f"candidate {clean(spec)}", forms)
+        return Candidate(spec, head, {RUN: rest, **forms} | ({"folder": folder} if folder else {}))
     if can.script and rest:
         return Candidate(spec, head, _module_options(spec, can.script, rest, folder))
     backends = plugins.names("backends")
@@ -252,6 +260,20 @@ def _release(backend: str, text: str | None) -> str:
     if text is not None:
         releases.release(backend, text)
     return text or ""
+
+
+def _check_forms(where: str, forms: Mapping[str, str]) -> None:
+    """
+    Raises:
+        UnknownName: a setting that a command does not have. UsageError: its tensors cannot have this form.
+    """
+    for key, words in forms.items():
+        if key not in FORMS:
+            raise UnknownName(f"{where}: '{clean(key)}' is no setting of a command", nearest=nearest(key, FORMS)[:1])
+        try:
+            TensorFormat.parse(":".join(word for word in words.split(":") if word != "big"))
+        except UsageError as e:
+            raise UsageError(f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC") from e
 
 
 def _check_command(where: str, step: str, command: str) -> None:
@@ -308,7 +330,9 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
     else:
         for step in COMMANDS:
             _check_command(where, step, table.get(step, "true"))
-        base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table})
+        forms = {key: table[key] for key in FORMS if key in table}
+        _check_forms(where, forms)
+        base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table} | forms)
         base = replace(base, options={**base.options, "folder": str(file.parent)})
     return replace(
         base,
@@ -361,8 +385,8 @@ def _check(where: str, table: Mapping[str, Any]) -> None:
         raise UsageError(f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}")
     if ("spec" in table) == ("run" in table):
         raise UsageError(f"{where} needs either 'spec' or 'run'", 'run = "./run.sh {model} {inputs} {outputs}"')
-    if "convert" in table and "run" not in table:
-        raise UsageError(f"{where}: 'convert' goes with 'run'", "put it into the backend that 'spec' names")
+    if (alone := [key for key in ("convert", *FORMS) if key in table]) and "run" not in table:
+        raise UsageError(f"{where}: '{alone[0]}' goes with 'run'", "put it into the backend that 'spec' names")
 
 
 def parse_precision(where: str, text: str | None) -> str | None:

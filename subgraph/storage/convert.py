@@ -39,6 +39,23 @@ class TensorFormat:
         if self.layout and self.layout not in LAYOUTS:
             raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(LAYOUTS)}")
 
+    @classmethod
+    def parse(cls, words: str) -> TensorFormat:
+        """
+        >>> TensorFormat.parse("float16:NHWC")
+        TensorFormat(dtype='float16', layout='NHWC')
+
+        Raises:
+            UnknownName: no such element type. UsageError: two of one kind.
+        """
+        given = [w for w in words.split(":") if w]
+        layouts = [w.upper() for w in given if w.upper() in LAYOUTS]
+        dtypes = [w for w in given if w.upper() not in LAYOUTS]
+        if len(layouts) > 1 or len(dtypes) > 1:
+            raise UsageError(f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC")
+        dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
+        return cls(dtype, layout, only_floats="float" in dtype)
+
 
 @dataclass(frozen=True)
 class Loss:

@@ -146,6 +146,8 @@ class CandidateModel:
             captured = self.values.records
         elif cut.shapes:
             raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known: {self.unknown}")
+        elif untyped := [n for n in cut.inputs if not self.matches[self._names[n]].dtype]:
+            raise ModelError(f"the type of '{untyped[0]}' in {self.graph.path.name} is not known: {self.unknown}")
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(self.graph, cut.outputs, captured, infos)
         constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]

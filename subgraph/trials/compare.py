@@ -33,6 +33,7 @@ from subgraph.text import count
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age, drop_if_changed
@@ -200,7 +201,8 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
 
     Raises:
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
-        BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+        BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
+        ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
     names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
@@ -216,6 +218,7 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     with ParallelRuns(trials, jobs) as runs:
         runs.begin(trials.whole(), trials.whole(names), *(region for i in probes if (region := nodes[i])))
         whole_result = runs.result(trials.whole())
+        require_usable(trials, whole_result)
         whole, in_place = trials.verdict_of(trials.whole(), whole_result), runs.verdict(trials.whole(names))
         for step, (i, verdict) in enumerate(_alone(runs, nodes, probes), 1):
             rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]

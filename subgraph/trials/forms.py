@@ -95,9 +95,9 @@ class ShippedModel:
         return [[sample[n] for n in self.graph.inputs] for sample in records], self.whole.outputs
 
     def other_form_tells_more(self, verdict: Verdict) -> bool:
-        """Is the whole to be run pinned as well? If it was refused; if it goes wrong and open dimensions may be why."""
+        """Is the whole to be run pinned as well? If it is refused or goes wrong, and open dimensions may be why."""
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
-        return verdict.signature is Signature.REFUSED or (fails and self.open_shapes)
+        return self.open_shapes and (verdict.signature is Signature.REFUSED or fails)
 
 
 def shipped_model(graph: Graph, whole: Region, candidate_model: CandidateModel | None) -> ShippedModel | None:

@@ -446,6 +446,22 @@ def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: 
     assert array.dtype.kind in "fiubcU", "no pickles, nothing that numpy does not know"
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 3, 3, 3), (2, 3)])
+@pytest.mark.parametrize("form", ["NHWC", "float16", "big", "big:float64:NHWC"])
+def test_a_device_has_tensors_in_another_form(
+    form: str, shape: tuple[int, ...], tmp_path: Path, shell: Callable[..., str]
+) -> None:
+    """What is declared of the inputs' files is undone where the same is declared of the outputs."""
+    value = some("float32", shape)
+    model = passing(tmp_path / "m.onnx", "float32", list(shape))
+    copy = shell(f'cp "$2"/in_x*.bin "$3"/out_y.bin; cp "$2"/* {shlex.quote(str(tmp_path))}')
+    same(cmd.load(model, {"run": quoted(copy), "inputs": form, "outputs": form})({"in/x": value}), {"out:y": value})
+    (fed,) = json.loads((tmp_path / "manifest.json").read_text())["inputs"]
+    dtype = np.dtype(fed["dtype"]).newbyteorder(">" if "big" in form else "<")
+    turned = value.transpose(0, 2, 3, 1) if "NHWC" in form and value.ndim == 4 else value
+    assert np.array_equal(np.fromfile(tmp_path / fed["bin"], dtype).reshape(fed["shape"]), turned)
+
+
 @pytest.mark.parametrize(
     ("dtype", "dims", "shape"),
     [

@@ -209,6 +209,15 @@ def test_a_table_of_pyproject(home: Path) -> None:
     assert parse("npu", project.load(home)).origin == str(home / "pyproject.toml")
 
 
+def test_the_form_of_a_commands_tensors_is_declared(home: Path) -> None:
+    candidate = parse("cmd[inputs=float16,outputs=big:NHWC]:./run.sh {model}")
+    assert candidate.options == {"run": "./run.sh {model}", "inputs": "float16", "outputs": "big:NHWC"}
+    (home / "subcut.toml").write_text('[candidates.npu]\nrun = "./run.sh"\noutputs = "NHWC"\n')
+    assert parse("npu", project.load(home)).options["outputs"] == "NHWC"
+    with pytest.raises(UnknownName, match="'output' is no setting of a command"):
+        parse("cmd[output=NHWC]:./run.sh")
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
@@ -217,6 +226,8 @@ def test_a_table_of_pyproject(home: Path) -> None:
         ("npu = {timeout = 3}", "needs either 'spec' or 'run'"),
         ('npu = {spec = "ort", run = "./run.sh"}', "needs either 'spec' or 'run'"),
         ('npu = {spec = "ort", convert = "./convert.sh"}', "'convert' goes with 'run'"),
+        ('npu = {spec = "ort", outputs = "NHWC"}', "'outputs' goes with 'run'"),
+        ('npu = {run = "a", outputs = "NHCW"}', "no element type 'NHCW'"),
         ("npu = {spec = 3}", "'spec' must be a text, not 3"),
         ('npu = {run = ["./run.sh"]}', "'run' must be a text, not ['./run.sh']"),
         ('npu = {run = ""}', "which command?"),

@@ -25,7 +25,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
-from subgraph.storage.convert import FORMATS, LAYOUTS, TensorFormat, formats
+from subgraph.storage.convert import FORMATS, TensorFormat, formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.trial import Trials
@@ -51,16 +51,13 @@ class TaskFormat:
         Raises:
             UnknownName, UsageError: a word is unknown.
         """
-        kinds, *rest = words.split(":")
+        kinds, _, rest = words.partition(":")
         file_formats = formats(kinds)
-        layouts = [w.upper() for w in rest if w.upper() in LAYOUTS]
-        dtypes = [w for w in rest if w and w.upper() not in LAYOUTS]
-        if not file_formats or len(layouts) > 1 or len(dtypes) > 1:
+        if not file_formats:
             raise UsageError(f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]", "--export bin:float16:NHWC")
         if rest and "bin" not in file_formats:
             raise UsageError(f"--export {words}: .npy files hold the true values", "--export bin:float16:NHWC")
-        dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
-        return cls(file_formats, TensorFormat(dtype, layout, only_floats="float" in dtype))
+        return cls(file_formats, TensorFormat.parse(rest))
 
     @property
     def words(self) -> str:

@@ -12,6 +12,9 @@ All others are whole paths. A command that names none of its places gets them as
 refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are not places. Commands of a
 project file run in its folder, others where subcut runs.
 
+`inputs`, `outputs`: how a device has them, where not as the model: `[big:][DTYPE][:LAYOUT]`, `float16:NHWC`; `big` is
+big-endian. `inputs` is about the .bin files, whose shapes the manifest gives; `outputs` about .bin and .npy files.
+
 Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
 (tried again, then given up); any other: refused in convert, crashed in run.
 """
@@ -27,7 +30,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ from subgraph.errors import BackendError, InputError, ModelError, Refused, Subcu
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import TensorFormat, write_bin
+from subgraph.storage.convert import TensorFormat, relayout, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
 from subgraph.system import crash_name
@@ -44,8 +47,30 @@ from subgraph.system import crash_name
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
-SETTINGS = ("convert", "run", "folder", "host")
+SETTINGS = ("convert", "run", "folder", "host", "inputs", "outputs")
+BIG = "big"  # endian
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
+
+
+@dataclass(frozen=True)
+class DeviceForm:
+    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing is said."""
+
+    form: TensorFormat = field(default_factory=TensorFormat)
+    big: bool = False
+
+    @classmethod
+    def parse(cls, words: str) -> DeviceForm:
+        """
+        Raises:
+            UnknownName, UsageError: a word means nothing.
+        """
+        rest = [word for word in words.split(":") if word != BIG]
+        return cls(TensorFormat.parse(":".join(rest)), len(rest) < len(words.split(":")))
+
+    def dtype(self, own: str) -> str:
+        """The element type of a tensor of that type in the model."""
+        return own if not self.form.dtype or (self.form.only_floats and "float" not in own) else self.form.dtype
 
 
 @dataclass(frozen=True)
@@ -88,7 +113,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: the command cannot be run, or an option is unknown. WorkerDied: it crashed.
     """
     if unknown := sorted(set(options) - set(SETTINGS)):
-        raise BackendError(f"cmd has no setting '{unknown[0]}'", "it has run and convert")
+        raise BackendError(f"cmd has no setting '{unknown[0]}'", "it has run, convert, inputs and outputs")
     return _Commands(model, options)
 
 
@@ -103,6 +128,7 @@ class _Commands:
         if needed and not convert:
             raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
         self._outputs = _declared(model)
+        self._fed, self._given = (DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs"))
         folder = tempfile.mkdtemp(prefix="subcut-cmd-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
@@ -135,9 +161,9 @@ class _Commands:
             inputs, outputs = Path(temporary) / "inputs", Path(temporary) / "outputs"
             inputs.mkdir()
             outputs.mkdir()
-            _write(feeds, self._outputs, inputs)
+            _write(feeds, self._outputs, inputs, self._fed)
             _run_command("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
-            return _read(outputs, self._outputs)
+            return _read(outputs, self._outputs, self._given)
 
 
 # ---------------------------------------------------------------------------------------------------- commands
@@ -212,15 +238,18 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     raise Refused(f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals", hint)
 
 
-def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path) -> None:
-    """Each input as .npy and .bin (little endian, C order, sub-byte types packed), and the manifest."""
+def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
+    """Each input as .npy and .bin (little endian, C order, sub-byte types packed, unless declared otherwise), and the
+    manifest, which describes the .bin."""
     stems = safe_names(feeds)
     inputs = []
     for name, value in feeds.items():
         record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
         entry = {"name": name, "dtype": record.dtype, "shape": list(record.shapes[0]), "npy": record.files[0]}
-        for raw in write_bin(record, folder, TensorFormat())[0]:
-            entry["bin"] = raw.file
+        for raw in write_bin(record, folder, form.form)[0]:
+            entry |= {"bin": raw.file, "dtype": raw.dtype, "shape": list(raw.shape)}
+            if form.big:
+                _swap(folder / raw.file, raw.dtype)
         inputs.append(entry)
     outputs = [
         {
@@ -236,7 +265,14 @@ def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
 
 
-def _read(folder: Path, declared: Sequence[Output]) -> dict[str, Value]:
+def _swap(path: Path, dtype: str) -> None:
+    """Turn the bytes of each element round."""
+    import numpy as np
+
+    path.write_bytes(np.fromfile(path, np_dtype(dtype)).byteswap().tobytes())
+
+
+def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[str, Value]:
     """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
@@ -246,9 +282,9 @@ def _read(folder: Path, declared: Sequence[Output]) -> dict[str, Value]:
     for output in declared:
         npy, raw = folder / f"{output.stem}.npy", folder / f"{output.stem}.bin"
         if npy.is_file():
-            outputs[output.name] = _from_npy(npy, parse_type(output.type_text)[1])
+            outputs[output.name] = _to_model(_from_npy(npy, parse_type(output.type_text)[1]), output, form)
         elif raw.is_file():
-            outputs[output.name] = _from_bin(raw, output)
+            outputs[output.name] = _to_model(_from_bin(raw, output, form), output, form)
     stems = {o.stem for o in declared}
     others = (p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin"))
     outputs.update((p.name, None) for p in others)
@@ -265,19 +301,42 @@ def _from_npy(path: Path, dtype: str) -> Value:
     return tensors.from_bits(array, dtype) if bits or (dtype == "string" and array.dtype.kind == "U") else array
 
 
-def _from_bin(path: Path, output: Output) -> Value:
-    """A headerless file, in the declared type; one open size follows from the file's.
+def _to_model(array: Any, output: Output, form: DeviceForm) -> Value:
+    """From the device's layout and float type to the model's."""
+    import numpy as np
+
+    dtype = parse_type(output.type_text)[1]
+    dims = _stored_dims(output, form) or ()
+    fits = (
+        form.form.layout
+        and len(dims) == array.ndim
+        and all(d in (None, n) for d, n in zip(dims, array.shape, strict=True))
+    )
+    if fits and (axes := relayout(array.shape, form.form.layout, "NCHW")):
+        array = np.ascontiguousarray(array.transpose(axes))
+    value: Value = array.astype(np_dtype(dtype)) if form.dtype(dtype) == array.dtype.name != dtype else array
+    return value
+
+
+def _stored_dims(output: Output, form: DeviceForm) -> tuple[int | None, ...] | None:
+    """The dimensions of an output as the device stores it."""
+    axes = relayout((0,) * len(output.dims), "NCHW", form.form.layout) if output.dims else None
+    return tuple(output.dims[k] for k in axes) if axes and output.dims else output.dims
+
+
+def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
+    """A headerless file, in the device's type and layout; one open size follows from the file's.
 
     Raises:
         ModelError: the sizes do not fit.
     """
     import numpy as np
 
-    dtype = parse_type(output.type_text)[1]
+    dtype = form.dtype(parse_type(output.type_text)[1])
     bits = dtypes.bits_of(dtype)
-    size = path.stat().st_size
-    dims = (None,) if output.dims is None else output.dims
-    text = "any shape" if output.dims is None else shape_text(dims)
+    size, stored = path.stat().st_size, _stored_dims(output, form)
+    dims = (None,) if stored is None else stored
+    text = "any shape" if stored is None else shape_text(dims)
     if not bits or dims.count(None) > 1:
         raise ModelError(f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy")
     fixed = math.prod(d for d in dims if d is not None)
@@ -285,11 +344,14 @@ def _from_bin(path: Path, output: Output) -> Value:
     if None in dims and fixed:
         count = size * 8 // bits // fixed * fixed  # packed: the last byte may be half empty
     if (count * bits + 7) // 8 != size:
-        raise ModelError(f"{path.name} has {size} bytes, which is not {text} of {dtype}", "little endian, no header")
+        what = f"{path.name} has {size} bytes, which is not {text} of {dtype}"
+        raise ModelError(what, "little endian, no header; another element type is declared: cmd[outputs=float16]:…")
     shape = [count // max(fixed, 1) if d is None else d for d in dims]
     data = np.fromfile(path, np.uint8)
     if dtype in PACKED:
         return unpack(data, dtype, count).reshape(shape)
     if dtype == "bool":
         return data.astype(np.bool_).reshape(shape)
-    return data.view(np_dtype(dtype)).reshape(shape)
+    values = data.view(np_dtype(dtype)).reshape(shape)
+    own: Value = values.byteswap() if form.big else values
+    return own

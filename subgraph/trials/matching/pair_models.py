@@ -62,7 +62,14 @@ def pair_models(
         raise UsageError(
             f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
         )
-    return CandidateModel(graph, other, matches, other_values, unknown)
+    return CandidateModel(graph, other, _typed(other, matches), other_values, unknown)
+
+
+def _typed(other: Graph, matches: Mapping[str, MatchedTensor]) -> Mapping[str, MatchedTensor]:
+    """The matches, whose element types are those that the candidate's file declares where no value shows them."""
+    declared = other.value_infos({m.name for m in matches.values() if not m.dtype})
+    types = {name: declared_type(info.type)[1] for name, info in declared.items()}
+    return {n: m.of_type(types[m.name] or "") if not m.dtype and types.get(m.name) else m for n, m in matches.items()}
 
 
 def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
