@@ -210,10 +210,10 @@ def redacted(
         command: the command that made the case, where its manifest does not say it.
     """
     files: dict[str, Path | bytes] = {}
-    told = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
+    document_name = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
     for name, path in case_files.files.items():
         last = PurePosixPath(name).name
-        if last == case.MANIFEST or (told and name in REPORT_FILES.values()):
+        if last == case.MANIFEST or (document_name and name in REPORT_FILES.values()):
             continue
         if path.suffix in UNCHANGED or last == BLAME_SCRIPT:
             files[name] = path
@@ -224,8 +224,8 @@ def redacted(
         elif last in (LOG, TODO_TXT, BLAME_ANSWER):
             text = redactor.text(path.read_text(encoding="utf-8", errors="replace"), last)
             files |= {name: text.encode()} if last in redactor.kept or ALL in redactor.keep else {}
-    if told:
-        files |= _reports(json.loads(data_of(files[told])), case_files.folder)
+    if document_name:
+        files |= _reports(json.loads(data_of(files[document_name])), case_files.folder)
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None

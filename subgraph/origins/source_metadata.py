@@ -33,8 +33,8 @@ class SourceInModel:
 def found(files: Mapping[str, Path]) -> list[SourceInModel]:
     """The models among files that hold source code, by name. Complexity: linear in the models without their weights."""
     models = ((name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx")
-    told = ((name, list(_removed(model))) for name, model in models)
-    return [SourceInModel(name, len(texts), max(map(_line, texts), key=len)) for name, texts in told if texts]
+    per_model = ((name, list(_removed(model))) for name, model in models)
+    return [SourceInModel(name, len(texts), max(map(_line, texts), key=len)) for name, texts in per_model if texts]
 
 
 def stripped(path: Path, folder: Path, name: str) -> Path:

@@ -333,9 +333,9 @@ def _alone(finding: Document, quoted: Quoted) -> str:
     seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
     share = f"; {off['count']} of {off['of']} values differ" if off else ""
     outputs = verdict["outputs"] if verdict else ()
-    told = next((j["name"] for j in outputs if j["why"] == verdict["why"]), worst["tensor"])  # whose reason it is
-    where = "" if told == worst["tensor"] else f"{quoted(worst['tensor'])}: "
-    return f"alone, on the reference's inputs: {quoted(told)}{why}; {where}{seen}{share}"
+    decisive = next((j["name"] for j in outputs if j["why"] == verdict["why"]), worst["tensor"])  # whose reason it is
+    where = "" if decisive == worst["tensor"] else f"{quoted(worst['tensor'])}: "
+    return f"alone, on the reference's inputs: {quoted(decisive)}{why}; {where}{seen}{share}"
 
 
 def _certificate(finding: Document, quoted: Quoted) -> list[str]:
@@ -404,8 +404,8 @@ def outcome(cell: Compared) -> str:
     """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not seen."""
     if not cell.status:
         return UNKNOWN
-    told = word({"status": cell.status, "signature": cell.signature, "label": cell.label})
-    return f"{told}, {cell.beside}" if cell.beside else told
+    outcome_text = word({"status": cell.status, "signature": cell.signature, "label": cell.label})
+    return f"{outcome_text}, {cell.beside}" if cell.beside else outcome_text
 
 
 def figure(cell: Compared) -> str:

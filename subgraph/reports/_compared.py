@@ -208,8 +208,8 @@ def _notes(document: Document, recorded: bool) -> list[str]:
         return [*(f"{bad['tensor']} looks like: {words}" for words in (bad or {}).get("looks_like", ())),
                 *document["notes"]]  # fmt: skip
     several = len(document["recordings"]) > 1
-    told = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
-    return [f"{name}: {note}" if several else note for name, note in told]
+    noted = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
+    return [f"{name}: {note}" if several else note for name, note in noted]
 
 
 def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:

@@ -36,7 +36,7 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
     drawer, findings = Drawer(network), document.get("findings", ())
     nodes = range(len(network.ops))
     inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
-    told = {row.index for row in rows}
+    in_table = {row.index for row in rows}
     marks = Marks(
         region={*inside, *(constant for constant, reader in network.folded.items() if reader in inside)},
         badges={i: called(findings[k - 1], k if len(findings) > 1 else 0) for i, k in inside.items()},
@@ -44,7 +44,7 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
         failed={row.tensor for row in rows if row.status == "fail"},
         makes=dict(enumerate(map(tuple, network.makes))),
     )
-    to = {i: f"#tensor-{i}" if i in told else f"#finding-{inside[i]}" for i in nodes if i in told or i in inside}
+    to = {i: f"#finding-{k}" for i, k in inside.items()} | {i: f"#tensor-{i}" for i in nodes if i in in_table}
     bad = {row.index for row in rows if row.status == "fail"}
     states = list(_states(document, len(nodes)))
     keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])

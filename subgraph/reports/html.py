@@ -86,18 +86,18 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
 def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
     """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table of all tensors."""
     shown = cleaned(document)
-    told = view(shown)
+    summary = view(shown)
     findings = [
         finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
                    "picture": pictures.get(k - 1),
                    "drawing": region_drawn(finding.get("neighbours"))}
-        for k, finding in enumerate(told.findings, 1)
+        for k, finding in enumerate(summary.findings, 1)
     ]  # fmt: skip
-    heading = f"{shown['model']['file']}: {told.headline}"
+    heading = f"{shown['model']['file']}: {summary.headline}"
     about = {
         "d": shown,
-        "v": told,
-        "charts": _errors(shown, told),
+        "v": summary,
+        "charts": _errors(shown, summary),
         "network_drawn": whole_drawn(document, _rows(document)),
     }
     return _page(COMPARED, heading, about | {"findings": findings})
@@ -145,26 +145,26 @@ def rank(totals: Document) -> float:
 
 def _rows(document: Document) -> list[JudgedTensor]:
     """The tensors in place; of several recordings as the one that was narrowed down, else as the worst, has them."""
-    told = view(document)
+    summary = view(document)
     places = range(len(document.get("recordings", ())) or 1)
-    narrowed = [k for k in places if told.columns[k] == document.get("narrowed")]
+    narrowed = [k for k in places if summary.columns[k] == document.get("narrowed")]
     worst = {"fail": 2, "unresolved": 1}
     rows = []
-    for line in told.lines:
+    for line in summary.lines:
         one = max((line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0))
         rows.append(JudgedTensor(line.index, line.node, line.tensor, one.error, one.status))
     return rows
 
 
-def _errors(document: Document, told: View) -> list[tuple[str, chart.Chart]]:
+def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
     """A chart for each column, with the places of the one that they are of."""
     charts = []
-    for k, column in enumerate(told.columns):
+    for k, column in enumerate(summary.columns):
         points = [
             chart.Point(line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}")
-            for line in told.lines
+            for line in summary.lines
         ]  # fmt: skip
-        marks = [f["indices"] for f in told.findings] if document.get("narrowed") in (column, None) else []
+        marks = [f["indices"] for f in summary.findings] if document.get("narrowed") in (column, None) else []
         words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
             charts.append((column, chart.chart(points, marks, words)))

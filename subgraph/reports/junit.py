@@ -117,8 +117,8 @@ def render_compared(document: Document) -> str:
             case = _compared_case(f"{line.tensor}: {column}")
             kind = {"fail": "failure", "unresolved": "error", "": "skipped"}.get(one.status)
             if kind:
-                told = f"{outcome(one)} {figure(one)}" if one.status else "not seen"
-                ET.SubElement(case, kind, {"message": told, **({"type": told} if one.status else {})}).text = one.why
+                text = f"{outcome(one)} {figure(one)}" if one.status else "not seen"
+                ET.SubElement(case, kind, {"message": text, **({"type": text} if one.status else {})}).text = one.why
             if one.status or column != "alone":
                 cases.append(case)
     return _suite(suite_name, cases, 0.0, shown.facts, [shown.headline, *shown.notes, *left_out(shown)])

@@ -90,9 +90,9 @@ def _recorded(shown: View) -> list[str]:
     for line in shown.lines:
         if any(cell.status in ("fail", "unresolved") for cell in line.cells):
             judged = zip(shown.columns, line.cells, strict=True)
-            told = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
+            described = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
             source = f"   from {line.source}" if line.source else ""
-            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {told}{source}")
+            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {described}{source}")
     return lines
 
 

@@ -319,11 +319,11 @@ class ManualBisection(Bisection):
     def _summed(self, findings: Findings) -> Findings:
         """Counts each run once, and leaves out the steps that repeat one."""
         self.steps[:] = self.new_steps
-        told = self.by_hand.answered_by_recording
-        notes = [RECORDED_WHOLE] if Query(QueryKind.WHOLE) in told else []
+        answered = self.by_hand.answered_by_recording
+        notes = [RECORDED_WHOLE] if Query(QueryKind.WHOLE) in answered else []
         self.options = replace(self.options, notes=(*self.options.notes, *notes, *self.contradictions))
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
-        asked = [step for step in once.values() if step.query.once not in told]
+        asked = [step for step in once.values() if step.query.once not in answered]
         runs = [step for step in asked if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:

@@ -242,7 +242,8 @@ class NoiseSampler:
         ranges: dict[str, ChannelRange] = {}
         for name in self.sites.entering:
             is_weight = name not in self.region.inputs
-            values = self._weight(name) if is_weight else load_array(self.tensors[name])
+            weights, path = self.graph.weights, self.graph.path
+            values = protobuf.to_array(weights[name], path) if is_weight else load_array(self.tensors[name])
             if claim is Precision.INT8 and is_weight:
                 if values.ndim < 2:
                     continue
@@ -254,9 +255,6 @@ class NoiseSampler:
                 continue
             entering[name] = values.dtype.name
         return entering, ranges
-
-    def _weight(self, name: str) -> Array:
-        return protobuf.to_array(self.graph.weights[name], self.graph.path)
 
     def _channels(self, name: str, values: Array) -> ChannelRange:
         """The range of each channel of a weight, with the axis that the node which reads it sums not over."""

@@ -134,7 +134,9 @@ class _SubgraphReader:
         tensor, kind = self.tensors[k], self._type(k)
         if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
             return True
-        return math.prod(_numbers(tensor.shape)) * _numpy(kind).itemsize != len(self._data(k))
+        return math.prod(_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(_onnx(kind)).itemsize != len(
+            self._data(k)
+        )
 
     def _weight(self, k: int) -> TensorProto:
         kind, data = self._type(k), self._data(k)
@@ -313,7 +315,3 @@ def _told_apart(names: Sequence[str], taken: set[str], given: set[str]) -> Itera
 
 def _onnx(kind: str) -> int:
     return int(getattr(TensorProto, _ONNX_NAMES.get(kind, kind), 0))
-
-
-def _numpy(kind: str) -> np.dtype[Any]:
-    return helper.tensor_dtype_to_np_dtype(_onnx(kind))

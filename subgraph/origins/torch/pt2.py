@@ -70,5 +70,5 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
         raise ModelError(f"PyTorch did not export {clean(path.name)} within {PATIENCE} s", hint) from e
     if done.code or not (folder / "model.onnx").is_file():
         lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
-        told = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
-        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(told[:400])}", hint)
+        said_last = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
+        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}", hint)

@@ -225,7 +225,7 @@ class _Session:
         inputs beside such types they cannot be passed at all.
         """
         types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
-        as_values = any(map(_needs_ort_value, types))
+        as_values = any(parse_type(text)[1] in NOT_NUMPY for text in types)
         wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
         plain = [n for n in self.outputs if n not in wrapped]
         outputs: dict[str, Value] = {}
@@ -241,10 +241,6 @@ class _Session:
                 f"onnxruntime failed while running: {_message(e)}", "are the inputs what the model expects?"
             ) from e
         return outputs
-
-
-def _needs_ort_value(type_text: str) -> bool:
-    return parse_type(type_text)[1] in NOT_NUMPY
 
 
 def _wrap(value: Any, type_text: str) -> Any:
