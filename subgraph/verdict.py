@@ -40,6 +40,7 @@ class Signature(StrEnum):
     TIMEOUT = "timeout"
 
 
+NOTHING = "nothing to compare"  # label of an output that has no values: it is empty, or finite nowhere
 NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values are there, and some are off
 
 
@@ -153,10 +154,12 @@ def gravity(judgement: Judgement) -> tuple[int, bool, float]:
     return order, judgement.label not in ("", "agrees"), -1.0 if math.isnan(error) else error
 
 
-def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, str]:
+def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Signature | None, str]:
     """Status, signature and reason of all outputs together.
 
-    One failing output fails the whole. It is unresolved if no output has comparable values.
+    One failing output fails the whole. Where `every` output must be judged, one of which it is not known whether it
+    agrees leaves the whole unresolved; else that is so where no output agrees. What has no values to compare does not
+    decide, unless no output has any.
     """
     failing = [j for j in judgements if j.status is Status.FAIL]
     if failing:
@@ -164,6 +167,8 @@ def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, s
         # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
-    if any(j.status is Status.AGREE for j in judgements):
+    unknown = [j for j in judgements if j.status is Status.UNRESOLVED and j.label != NOTHING]
+    if any(j.status is Status.AGREE for j in judgements) and not (every and unknown):
         return Status.AGREE, None, max(judgements, key=gravity).why
-    return Status.UNRESOLVED, None, judgements[0].why if judgements else "nothing was compared"
+    undecided = next(iter(unknown or judgements), None)
+    return Status.UNRESOLVED, None, undecided.why if undecided else "nothing was compared"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.verdict import NUMBERS, Judgement, Signature, Status, Verdict, joined
+from subgraph.verdict import NOTHING, NUMBERS, Judgement, Signature, Status, Verdict, joined
 
 FAILURES = st.builds(
     Judgement,
@@ -17,12 +17,14 @@ FAILURES = st.builds(
     st.fixed_dictionaries({"max_rel": st.floats(0, 10)}),
 )
 AGREEMENTS = st.builds(Judgement, st.just("y"), st.just(Status.AGREE), st.none(), st.just("agrees"), st.just("close"))
-UNRESOLVED = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(""), st.just("all NaN"))
+EMPTY = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(NOTHING), st.just("all NaN"))
+UNKNOWN = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(""), st.just("no noise"))
+UNRESOLVED = EMPTY | UNKNOWN
 
 
-@given(st.lists(FAILURES, min_size=1), st.lists(AGREEMENTS | UNRESOLVED))
-def test_one_failing_output_fails_the_whole(failing: list[Judgement], others: list[Judgement]) -> None:
-    status, signature, why = joined([*others, *failing])
+@given(st.lists(FAILURES, min_size=1), st.lists(AGREEMENTS | UNRESOLVED), st.booleans())
+def test_one_failing_output_fails_the_whole(failing: list[Judgement], others: list[Judgement], every: bool) -> None:
+    status, signature, why = joined([*others, *failing], every=every)
     assert status is Status.FAIL
     assert (signature, why) in {(j.signature, j.why) for j in failing}
     telling = [j.signature for j in failing if j.signature not in NUMBERS]
@@ -31,14 +33,22 @@ def test_one_failing_output_fails_the_whole(failing: list[Judgement], others: li
     assert not mismatches or signature is not Signature.PRECISION, "a mismatch tells more than lost precision"
 
 
-@given(st.lists(AGREEMENTS, min_size=1), st.lists(UNRESOLVED))
-def test_what_could_not_be_compared_does_not_decide(agreeing: list[Judgement], others: list[Judgement]) -> None:
-    assert joined([*others, *agreeing])[:2] == (Status.AGREE, None)
+@given(st.lists(AGREEMENTS, min_size=1), st.lists(EMPTY), st.booleans())
+def test_what_has_no_values_does_not_decide(agreeing: list[Judgement], others: list[Judgement], every: bool) -> None:
+    assert joined([*others, *agreeing], every=every)[:2] == (Status.AGREE, None)
 
 
-@given(st.lists(UNRESOLVED))
-def test_where_nothing_was_compared_nothing_is_known(others: list[Judgement]) -> None:
-    status, signature, why = joined(others)
+@given(st.lists(AGREEMENTS, min_size=1), st.lists(UNKNOWN, min_size=1), st.lists(EMPTY))
+def test_an_output_that_was_not_judged_leaves_the_whole_unresolved(
+    agreeing: list[Judgement], unknown: list[Judgement], empty: list[Judgement]
+) -> None:
+    assert joined([*empty, *agreeing, *unknown], every=True) == (Status.UNRESOLVED, None, "no noise")
+    assert joined([*empty, *agreeing, *unknown], every=False)[0] is Status.AGREE, "of a piece"
+
+
+@given(st.lists(UNRESOLVED), st.booleans())
+def test_where_nothing_was_compared_nothing_is_known(others: list[Judgement], every: bool) -> None:
+    status, signature, why = joined(others, every=every)
     assert (status, signature) == (Status.UNRESOLVED, None) and why
 
 

@@ -213,7 +213,7 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         "versions": versions(),
         "files": [],
     }
-    status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs))
+    status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs), every=True)
     return replace(request, evidence=evidence, outcome=CaseOutcome(status, signature, why))
 
 

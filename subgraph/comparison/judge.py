@@ -16,7 +16,7 @@ from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
 from subgraph.text import behind_colon, clean
 from subgraph.types import Array
-from subgraph.verdict import Judgement, Signature, Status, gravity
+from subgraph.verdict import NOTHING, Judgement, Signature, Status, gravity
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}
@@ -121,8 +121,8 @@ def judge(
 def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
     ruling = rule(pair, context)
     status, label, why = ruling.status, ruling.label, ruling.why
-    if status is Status.AGREE and not pair.compared:
-        status, label, why = Status.UNRESOLVED, "", "nothing was compared: no element is finite in both"
+    if not pair.compared and (status is Status.AGREE or (status is Status.UNRESOLVED and not label)):
+        status, label, why = Status.UNRESOLVED, NOTHING, "nothing was compared: no element is finite in both"
     signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
     errors = pair.metrics(metrics) | ruling.metrics
     label = label or LABELS[status]
@@ -168,4 +168,4 @@ def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement
 
 def _unresolved(name: str, why: str, sample: str) -> Judgement:
     why = f"nothing was compared: {why}"
-    return Judgement(name, Status.UNRESOLVED, None, LABELS[Status.UNRESOLVED], why, sample=sample)
+    return Judgement(name, Status.UNRESOLVED, None, NOTHING, why, sample=sample)

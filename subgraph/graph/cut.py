@@ -17,6 +17,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.opsets import STANDARD
 from subgraph.graph.region import Region
 from subgraph.graph.types import (
     DeclaredTensor,
@@ -366,10 +367,13 @@ def consistent_infos(
 
 
 def drop_open_shapes(model: protobuf.ModelProto) -> None:
-    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters and leaves."""
+    """Of bodies and functions: remove types of intermediate tensors, and open shapes of what enters and leaves.
+
+    Operators of other domains need them: onnxruntime's BeamSearch asks the shapes of its decoder.
+    """
     for function in model.functions:
         function.ClearField("value_info")
-    for body in (body for node in model_nodes(model) for body in bodies(node)):
+    for body in (body for node in model_nodes(model) if node.domain in STANDARD for body in bodies(node)):
         body.ClearField("value_info")
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):

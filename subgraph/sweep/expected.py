@@ -160,7 +160,7 @@ class ExpectedOutputs:
                 )
                 judgements.append(by[0])
                 judges.add(by[1])
-        status, signature, why = joined(judgements)
+        status, signature, why = joined(judgements, every=True)
         verdict = Verdict(status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored)
         return verdict, TOLERANCE if TOLERANCE in judges else CRITERION
 

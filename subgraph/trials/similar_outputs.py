@@ -66,7 +66,8 @@ def misread_inputs(trials: Trials, inputs: Sequence[str]) -> Iterator[MisreadInp
     records = trials.values.records
     if len(records) > MAX_SAMPLES:
         return
-    images = [n for n in inputs if (records[0][n].form, records[0][n].dtype in MISREAD_TYPES) == ("tensor", True)]
+    known = {n: records[0][n] for n in inputs if n in records[0]}
+    images = [n for n, record in known.items() if record.form == "tensor" and record.dtype in MISREAD_TYPES]
     for name in images[:MAX_INPUTS]:
         if max(_size(r[name]) for r in records) > MAX_INPUT:
             continue

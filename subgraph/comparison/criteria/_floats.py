@@ -31,6 +31,7 @@ EXAGGERATED = 10.0  # times the error of rounding after every node: perturbed ru
 QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
+CLEAR = 1e-5  # of a slice's scale: healthy kernels are within, also where the noise is not known
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
@@ -372,6 +373,17 @@ class Floats:
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, self.last_rounding, False, limit)
         why = self.sentence(place, f"; {self.claim} may explain that or not: rounding noise could not be measured")
         return Ruling(Status.UNRESOLVED, why=why)
+
+    def clear(self, why: str) -> Ruling:
+        """The ruling where noise could not be measured: it is unresolved unless the numbers speak for themselves."""
+        if (self.errors > self.usable_limits).any():
+            place = self.worst(self.usable_limits)
+            return fail(self.sentence(place, f"; limit {{}}; {why}", float(self.usable_limits[place])))
+        limits = np.maximum(CLEAR * self.scales, self.explained_limits(self.last_rounding))
+        place = self.worst(limits)
+        if (self.errors <= limits).all():
+            return agree(self.sentence(place, "; limit {}", float(limits[place])))
+        return Ruling(Status.UNRESOLVED, why=self.sentence(place, f"; {why}"))
 
 
 def shape_varies() -> Ruling:

@@ -50,6 +50,9 @@ classes: the same share; the one element only if perturbed runs change some too,
 as sets. Values that no rounding reaches must be equal. Quantized values of TensorFlow Lite's operators, inside of which
 nothing can be perturbed, may be off by one step; up to half of their type's range they are unresolved.
 
+Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of each slice agrees, and
+what is between is unresolved.
+
 Without noise (recordings, floats of such operators), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to
 E = S, or up to what makes a model's output useless.
 
@@ -103,7 +106,7 @@ def rule(options: str) -> Rule:
         try:
             return _judge(pair, context, k, floor)
         except (ModelError, WorkerDied) as e:
-            return Ruling(Status.UNRESOLVED, why=f"rounding noise could not be measured: {e.what}")
+            return _unmeasured(pair, context, e.what)
 
     return judge
 
@@ -146,6 +149,17 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
             ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
         return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling
     return _no_floats(pair, context.claim, noise) if noise else _no_floats_without_noise(pair)
+
+
+def _unmeasured(pair: Pair, context: OutputContext, reason: str) -> Ruling:
+    """The noise could not be measured: only what is plain without it is decided."""
+    why = f"rounding noise could not be measured: {reason}"
+    if pair.floating:
+        with np.errstate(all="ignore"):
+            ruling = _worst(part.clear(why) for part in _parts(Floats(pair, replace(context, noise=None))))
+        return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling
+    found = _no_floats_without_noise(pair)
+    return replace(found, why=f"{_changed(pair)}; {why}")
 
 
 def _parts(floats: Floats) -> Iterator[Floats]:

@@ -106,7 +106,10 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
         raise Refused(f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'")
     if not tensor.HasField("shape"):
         return Port(declared.name, dtype, None)
-    return Port(declared.name, dtype, tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim))
+    sizes = (d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+    return Port(
+        declared.name, dtype, tuple(None if n is not None and n < 0 else n for n in sizes)
+    )  # Paddle: -1 is open
 
 
 def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:

@@ -190,7 +190,7 @@ def _inherited(graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], r
     `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is known.
     """
     maker = graph.maker.get(name)
-    if maker is None or graph.ops[maker] in REARRANGING:
+    if not rank or maker is None or graph.ops[maker] in REARRANGING:
         return ()
     order = next((orders[n] for n in graph.reads[maker] if len(orders.get(n, ())) == rank), ())
     if graph.ops[maker] == "Transpose" and order:
