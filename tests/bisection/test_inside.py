@@ -58,7 +58,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / case / "model.onnx").is_file()
     again = subcut("replay", case, "-c", spec, cwd=tmp_path)
     assert again.code == 1
-    assert "no second opinion: onnx's own evaluator gives other shapes than both" in done.out
+    assert f", in it {body}/{planted.node} (" in done.out.splitlines()[0], "the innermost gives the headline"
     inner = next(tmp_path.glob("subcut_out/*-inside-*"))
     refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
     assert (refused.code, f"is the search inside {body}, which is not a model of its own" in refused.err) == (2, True)
