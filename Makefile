@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -78,6 +78,10 @@ test-torch: ## run the tests that need PyTorch, in a venv of its own
 # `KIND=all`: also the quick tests of what is not about POSIX; `KIND=slow`: a sweep, and kills at ten moments.
 test-windows: $(STAMP) ## run the tests of Windows under wine (3 minutes; the first time 3 more, 2 GB of disk, and apt as root)
 	bash tests/windows/run.sh $(KIND)
+
+test-macos-like: $(STAMP) ## run the quick tests of processes, files and commands without what macOS lacks (8 minutes)
+	PYTHONPATH=tests/macos $(BIN)/python -m pytest -n 2 -m "not slow and not rare" -W "ignore:Module already imported" \
+		tests/system tests/storage tests/runtime tests/end_to_end
 
 check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -41,9 +41,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On Windows tests of what it does not have are skipped; each says why."""
-    for item in items if sys.platform == "win32" else ():
-        if mark := item.get_closest_marker("posix"):
+    """Tests of what this system does not have are skipped; each says why."""
+    on_linux = sys.platform == "linux" and hasattr(os, "posix_fadvise")  # not so with `make test-macos-like`
+    lacking = [] if on_linux else ["linux"] if sys.platform != "win32" else ["linux", "posix"]
+    for item in items if lacking else ():
+        for mark in filter(None, map(item.get_closest_marker, lacking)):
             item.add_marker(pytest.mark.skip(reason=str(mark.args[0])))
 
 

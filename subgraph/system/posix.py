@@ -31,7 +31,8 @@ WEAKER: tuple[str, ...] = ()
 if sys.platform == "darwin":
     WEAKER = (
         "limits of memory and processor time are checked ten times a second, not held by the system",
-        "a process that leaves its session and clears its environment is not ended with the candidate",
+        "the memory of a process that has left its session and lost its parent is not counted",
+        "one that also cleared its environment is not ended with the candidate",
     )
 CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
 WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
@@ -54,7 +55,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
         seconds: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        self._mark, self._ended = os.urandom(16).hex(), False
+        self._mark, self._ended = os.urandom(16).hex(), threading.Event()
         self._most_memory, self._last_second = math.inf, math.inf  # what is watched here, with a thread for it
         self._watcher: threading.Thread | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -111,7 +112,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
 
     def end(self, *, strays: bool = False) -> None:
         """Kill all of it; `strays`: also what moved out of the group. The exit code tells how it ended."""
-        if self._ended:  # the system uses its number again
+        if self._ended.is_set():  # the system uses its number again
             return
         if strays:
             self._signal(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
@@ -121,7 +122,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
             self._guard.kill()
             self._guard.wait()
         self.wait()
-        self._ended = True
+        self._ended.set()
         _groups.discard(self.pid)
 
     def allow(self, seconds: int) -> None:
@@ -160,11 +161,10 @@ class ProcessGroup(subprocess.Popen[bytes]):
             self._watcher.start()
 
     def _keep_watch(self) -> None:
-        while not self._ended and not self.has_exited():
+        while not self._ended.wait(WATCH) and not self.has_exited():
             if self._processor_time() > self._last_second or self.resident_memory() > self._most_memory:
                 self._signal(signal.SIGKILL)
                 return
-            time.sleep(WATCH)
 
     def _processor_time(self) -> float:
         """Seconds that its leader has used."""
@@ -299,21 +299,21 @@ def _pipe() -> tuple[int, int]:
 
 def _kill_when_closed(held: int, group: int) -> bool:
     """Have the kernel kill a group, which holds this end of a pipe, when our end of it closes. False: it cannot."""
-    import fcntl
+    if sys.platform == "linux":
+        import fcntl
 
-    try:
-        fcntl.fcntl(held, fcntl.F_SETOWN, -group)
-        fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
-    except OSError:
-        return False
-    return True
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(held, fcntl.F_SETOWN, -group)
+            fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
+            return True
+    return False
 
 
 def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
     """A shell that kills a group when our end of the pipe closes (macOS)."""
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    return subprocess.Popen(["/bin/sh", "-c", f"read _; kill -9 -{group}"], stdin=held, **quiet)
+    words, nowhere = ["/bin/sh", "-c", f"read _; kill -9 -{group}"], subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=held, stdout=nowhere, stderr=nowhere, start_new_session=True, env={})
 
 
 def _end_strays(leader: int, mark: str) -> None:

@@ -76,7 +76,9 @@ def wait_for(path: Path) -> None:
 
 def ended(process: int) -> bool:
     """Has this process, a child of this one, ended? It need not be reaped."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    if hasattr(os, "waitid"):  # psutil says so on Linux when its first thread has ended
+        return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
 
 
 class Interrupted(BaseException):

@@ -604,7 +604,7 @@ def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
         monkeypatch.setenv("HOME", str(tmp_path / "mine"))
     assert require_trust(npu(), True)
     assert trusted(npu()) == (kind == "relative")
-    assert (tmp_path / "mine/.config/subcut/trusted").exists() == (kind == "relative")
+    assert len(list(tmp_path.glob("mine/**/subcut/trusted"))) == (kind == "relative")
 
 
 def test_without_a_home_it_is_asked_each_time(npu: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch) -> None:

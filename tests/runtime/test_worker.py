@@ -213,6 +213,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+ORPHANS = pytest.mark.linux("elsewhere the parent of an orphan is the system's first process")
 # In an environment without subcut's mark, only with that of the test.
 CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os.environ['{MARK}']}}))"
 
@@ -228,7 +229,7 @@ CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os
         "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)",
         f"{SETSID}\ntime.sleep(600)",
         f"subprocess.Popen(['setsid', 'env', '-i', '{MARK}=' + os.environ['{MARK}'], 'sleep', '600']); time.sleep(600)",
-        f"{SETSID.replace('time.sleep', CLEARED)}\ntime.sleep(600)",
+        pytest.param(f"{SETSID.replace('time.sleep', CLEARED)}\ntime.sleep(600)", marks=ORPHANS),
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(600)",
         "while True: os.write(2, bytes(65536))",
         "while True: os.write(1, b'x\\n')",
@@ -290,7 +291,7 @@ def test_an_import_that_hangs(
         "subprocess.run([sys.executable, '-c', EATER])",
         "subprocess.run([sys.executable, '-c', EATER], start_new_session=True)",
         "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(600)",
-        f"{SETSID.replace('time.sleep(600)', 'exec(EATER)')}\ntime.sleep(600)",
+        pytest.param(f"{SETSID.replace('time.sleep(600)', 'exec(EATER)')}\ntime.sleep(600)", marks=ORPHANS),
     ],
     ids=["itself", "child", "session", "together", "daemon"],
 )
@@ -312,6 +313,7 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., W
     assert one.alive
 
 
+@pytest.mark.linux("it replaces prlimit")
 def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """After `ulimit -d`, only root may raise the limit: the process would end before the first request."""
     limits: list[tuple[int, int]] = []
