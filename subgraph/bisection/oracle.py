@@ -251,7 +251,10 @@ class NodeOracle:
         if attribution is None:
             return answer
         of_model = self._share_of_model(region, result) if query.target else attribution.share
-        return replace(answer, share_of_target=attribution.share, share_of_model=of_model, culprit=attribution.culprit)
+        return replace(
+            answer, share_of_target=attribution.share, made_of_target=attribution.made, share_of_model=of_model,
+            culprit=attribution.culprit,
+        )  # fmt: skip
 
     def _share_of_model(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""

@@ -21,7 +21,7 @@ from subgraph.search.passes.profile import MAX_HINTS, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import NUMBERS, Signature, Status
 
 MAX_SMALL = 8  # culprits of small shares, before the error counts as made in many places
 MAX_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
@@ -133,8 +133,9 @@ def find_culprits(progress: Progress) -> Search[None]:
 def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:
     """A failing region -> the smallest one, and the finding: a culprit or an accumulated error."""
     state = progress.state
-    smallest = yield from shrink(state, region)
-    if smallest.graded:
+    grows = state.signature in NUMBERS
+    smallest = yield from shrink(state, region, gradual=grows)
+    if smallest.graded and grows:
         finding = yield from accumulated.accumulated(state, progress.scope, graded=True)
         if finding is not None:
             return progress.scope, finding

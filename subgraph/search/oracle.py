@@ -67,6 +67,7 @@ class Answer:
             UNRESOLVED with one of them; both mean the same.
         why: one line for people.
         share_of_target: part of the target's error that the items account for; None if unknown.
+        made_of_target: part of it that they make alone, where that is known apart from what is healed without them.
         share_of_model: the same part of the whole model's error.
         culprit: do the items explain the target's failure? None if unknown. Read of failing ISOLATED queries. REST: is
             what disappeared from the target's error what the items left out give alone?
@@ -83,6 +84,7 @@ class Answer:
     signature: Signature | None = None
     why: str = ""
     share_of_target: float | None = None
+    made_of_target: float | None = None
     share_of_model: float | None = None
     culprit: bool | None = None
     claimed: bool = False

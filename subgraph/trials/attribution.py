@@ -48,11 +48,14 @@ class Attribution:
     ratio: |P| / |D|. Beyond `INSIDE` P says nothing about the whole, and `share` holds the gain.
     gain: part of D that is gone when the region is right inside the candidate's run, negative where D grows; None where
         it was not computed or cannot be known.
+    made: what the region makes alone, P·D / |D|², where `share` is the gain only because errors are clipped (NaN,
+        infinite): of three nodes that are fused, any two make nothing, and without any one of them all is healed.
     """
 
     share: float
     ratio: float
     gain: float | None = None
+    made: float | None = None
 
     @property
     def culprit(self) -> bool | None:
@@ -113,7 +116,8 @@ def attribute(
     clipped = share < SHARE and bool((np.abs(error) >= CLIP).any())  # garbage; another run gives other garbage
     use_gain = ratio > INSIDE or clipped
     gain = _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
-    return Attribution(share if gain is None or not use_gain else gain, math.inf if clipped else ratio, gain)
+    attributed = share if gain is None or not use_gain else gain
+    return Attribution(attributed, math.inf if clipped else ratio, gain, share if clipped and ratio <= INSIDE else None)
 
 
 def share_of(patched: Array, error: Array) -> float:

@@ -426,3 +426,36 @@ def test_reports_of_a_run(here: Path) -> None:
 def report(run: Path) -> str:
     """The page, made anew."""
     return subcut("report", run, "-f", "html", "-o", "-", cwd=run.parent.parent.parent).out
+
+
+FUSES = """
+import onnx, onnxruntime
+
+def load(model, options):
+    network = onnx.load(str(model))
+    readers = {node.input[0]: node for node in network.graph.node}
+    for first in [node for node in network.graph.node if node.op_type == "Exp"]:
+        second = readers.get(first.output[0])
+        third = readers.get(second.output[0]) if second and second.op_type == "Add" else None
+        if third and third.op_type == "Log":
+            third.op_type, third.input[0] = "Softplus", first.input[0]
+            network.graph.node.remove(first)
+            network.graph.node.remove(second)
+    session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -> None:
+    """Any two of Exp, Add and Log are not fused, so each pair agrees, and without it the whole error is gone: that is no
+    error that accumulates. The reference gives inf, the candidate finite values."""
+    text = """g (float[1,4] x) => (float[1,4] y) <float[1] one = {1.0}>
+        { a = Neg(x)  e = Exp(a)  s = Add(e, one)  l = Log(s)  y = Neg(l) }"""
+    onnx.save(text_models.model(text), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([[1.0, -2.0, -300.0, 4.0]], np.float32))
+    (tmp_path / "fuses.py").write_text(FUSES)
+    done = subcut("bisect", "m.onnx", "-c", "fuses.py", "-i", "x.npy", "--json", cwd=tmp_path)
+    (finding,) = done.document["findings"]
+    assert (finding["kind"], finding["ops"], finding["certified"]) == ("culprit", ["Exp", "Add", "Log"], True)

@@ -14,7 +14,7 @@ from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, QueryKind
 from subgraph.search.predicate import RegionOutcome
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Signature
+from subgraph.verdict import NUMBERS, Signature
 
 PIECES = 16
 MIN_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
@@ -34,6 +34,8 @@ def accumulated(
     grows; otherwise such a piece is one of several culprits. Where rounding explains the target's error, the pieces are
     ranked, whatever they account for, unless one fails in a harder way.
     """
+    if state.signature not in NUMBERS:  # NaN, infinities, shapes and crashes do not add up
+        return None
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
@@ -60,7 +62,12 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     the error is made in many places, and these are the ones that were seen to fail."""
     culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
     shares = [f.share_of_model for f in culprits if f.share_of_model is not None]
-    if not shares or len(shares) < len(culprits) or max(map(abs, shares)) >= CULPRIT_SHARE:
+    if (
+        state.signature not in NUMBERS
+        or not shares
+        or len(shares) < len(culprits)
+        or max(map(abs, shares)) >= CULPRIT_SHARE
+    ):
         return list(findings)
     contributors = [(f.items, f.share_of_model or 0.0) for f in culprits]
     minor = ((items, answer.share_of_model or 0.0) for items, answer in state.irrelevant.items())

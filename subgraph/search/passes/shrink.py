@@ -87,8 +87,9 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
 
 
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
-    """Has a neighbour that does not fail most of the region's error?"""
-    share, rest = state.answer_to(region).share_of_target, state.answer_to(neighbour).share_of_target
+    """Does a neighbour that does not fail make most of the region's error? That without it all is healed is no sign."""
+    whole, part = state.answer_to(region), state.answer_to(neighbour)
+    share, rest = whole.share_of_target, part.share_of_target if part.made_of_target is None else part.made_of_target
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
 
 
