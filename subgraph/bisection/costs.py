@@ -8,11 +8,12 @@ the reference. Saturated values are counted where the candidate's model has a sc
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import comparable
-from subgraph.errors import ModelError, NoRegion
+from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph.region import Region
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.trials.attribution import attribute, remaining_error
@@ -27,15 +28,17 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     """Measure the costs: a run of the candidate per item, and runs of the reference per item whose share is measured.
 
     Raises:
-        BackendError: the candidate cannot be used.
+        BackendError: the candidate cannot be used. OutOfTime: the time is used up.
     """
     trials, ops = oracle.trials, oracle.trials.graph.ops
     errors: list[tuple[float, int]] = []
     for k in range(len(oracle.groups)):
+        require_time(trials)
         with contextlib.suppress(ModelError, NoRegion):  # not in that model, or random: no cost of its own
             errors.append((_error(trials, oracle.region([k])), k))
     pieces: list[tuple[PieceCost, int]] = []
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
+        require_time(trials)
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
@@ -56,6 +59,16 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         sorted(summed, key=lambda cost: -cost.explains),
         [Saturated(name, share) for name, share in saturated if share > 0],
     )
+
+
+def require_time(trials: Trials) -> None:
+    """What explains a result takes runs of the reference, too, which have no deadline of their own.
+
+    Raises:
+        OutOfTime: the deadline of the candidate's runs has passed.
+    """
+    if time.monotonic() >= trials.workers.deadline:
+        raise OutOfTime("the time is used up", "the same command with more time")
 
 
 def _error(trials: Trials, region: Region) -> float:

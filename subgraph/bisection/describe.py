@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from subgraph.bisection.costs import require_time
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
@@ -319,6 +320,7 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
+        require_time(trials)
         return [document.EvidenceLine(e.kind, e.says) for e in diagnose(trials, region, verdict, withheld)]
     except SubcutError as e:
         return [document.EvidenceLine("conclusion", f"not known: {e.what}")]

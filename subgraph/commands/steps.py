@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from subgraph.commands import OUTCOMES, log
+from subgraph.reports import percent
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _outcome(step: Step) -> str:
     answer = step.answer
     signature = f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
     share = answer.share_of_target
-    explained = f"explains {share * 100:.0f} %" if share is not None and step.outcome == "fail" else ""
+    explained = f"explains {percent(share)}" if share is not None and step.outcome == "fail" else ""
     stored = "(stored)" if answer.verdict and answer.verdict.stored else ""
     return " ".join(filter(None, (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, explained, stored)))
 

@@ -14,6 +14,7 @@ from subgraph.types import Array
 
 MIN_CLASSES = 6  # of five, every one is among the best five
 BEST = 5
+SUM = 1e-2  # by how much the probabilities of a row may miss 1: float16 rounds each
 
 
 def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
@@ -45,6 +46,21 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
     hits = np.take_along_axis(expected, order, axis=1) == expected.max(axis=1, keepdims=True)
     hits &= ~np.isnan(actual).any(axis=1, keepdims=True)
     return {"top1": float(hits[:, 0].mean()), "top5": float(hits.any(axis=1).mean())}
+
+
+def are_probabilities(value: Value) -> bool:
+    """Is each row of class scores a distribution, or the logarithms of one? Of a pose or of bits no class is the best.
+
+    >>> are_probabilities(np.full((1, 8), 0.125)), are_probabilities(np.arange(8.0)[None])
+    (True, False)
+    """
+    if not _are_scores(value):
+        return False
+    rows = value.reshape(value.shape[:2]).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return any(
+            bool((part >= 0).all() and np.allclose(part.sum(axis=1), 1.0, atol=SUM)) for part in (rows, np.exp(rows))
+        )
 
 
 def _are_scores(value: Value) -> TypeGuard[Array]:

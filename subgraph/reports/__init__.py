@@ -44,6 +44,7 @@ from subgraph.text import clean, count, prediction, source_line
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
+LEAST_SHARE = 0.005  # what is rounded to 0 %
 DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 
 Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bisect/1`
@@ -84,8 +85,25 @@ def element(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """`93 %`; a dash for None."""
-    return UNKNOWN if share is None else share if isinstance(share, str) else f"{round(share * 100) or 0} %"
+    """`93 %`, `under 1 %`, `more than all`, `none`; a dash for None. Shares beyond all and below nothing are those of
+    errors that cancel each other.
+
+    >>> [percent(share) for share in (0.93, 0.002, 0.0, 6.5, -1.79, None)]
+    ['93 %', 'under 1 %', '0 %', 'more than all', 'none', '–']
+    """
+    if share is None or isinstance(share, str):
+        return UNKNOWN if share is None else str(share)
+    if round(share * 100) > 100:
+        return "more than all"
+    if round(share * 100) < 0:
+        return "none"
+    return "under 1 %" if 0 < share < LEAST_SHARE else f"{round(share * 100) or 0} %"
+
+
+def explained(share: float) -> str:
+    """`explains 93 % of the final error`."""
+    cancels = ": errors cancel" if percent(share) in ("more than all", "none") else ""
+    return f"explains {percent(share)} of the final error{cancels}"
 
 
 def seconds(value: float) -> str:
@@ -181,8 +199,9 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})
+        what = "refused" if all(f["signature"] == "refused" for f in findings) else "wrong"
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
-        return f"{masked}wrong: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
+        return f"{masked}{what}: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
 
@@ -211,7 +230,8 @@ def _verdict(document: Document, quoted: Quoted) -> str:
         return f"wrong: {misread}; seen at {region(finding, quoted)}"
     most = "" if finding["certified"] else "at most "
     nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
-    return f"wrong: {most}{nodes}: {_place(finding, quoted)}"
+    refuses = all(f["signature"] == "refused" for f in document["findings"])
+    return f"{'refused' if refuses else 'wrong'}: {most}{nodes}: {_place(finding, quoted)}"
 
 
 def _place(finding: Document, quoted: Quoted) -> str:
@@ -232,9 +252,17 @@ def shares(document: Document) -> list[str]:
     total = sum(known)
     if len(known) < 2:
         return []
-    if total > 1:
-        return [f"the shares overlap (sum {percent(total)}): errors partly cancel or add up along one path"]
+    if round(total * 100) > 100 or min(known) < 0:
+        return ["the shares overlap: errors partly cancel or add up along one path"]
     return [f"together they explain {percent(total)} of the final error; {percent(1 - total)} is left"]
+
+
+def common_cause(document: Document, quoted: Quoted = str) -> list[str]:
+    """What all of several findings look like, in a line; empty where they do not look alike."""
+    findings = document["findings"]
+    likenesses = [{e["says"] for e in f.get("evidence", ()) if e["kind"] == "likeness"} for f in findings]
+    common = set.intersection(*likenesses) if len(findings) > 1 else set()
+    return [f"all {len(findings)} findings share one cause: {quoted(sorted(common)[0])}"] if common else []
 
 
 def predictions(document: Document, quoted: Quoted = str) -> list[str]:
@@ -276,7 +304,7 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
     lines = [*insides(finding.get("inside"), quoted), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
-    lines += [f"explains {percent(share)} of the final error"] if share is not None else []
+    lines += [explained(share)] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
         lines += _growing(finding, quoted)

@@ -21,6 +21,7 @@ from subgraph.reports import (
     JudgedTensor,
     View,
     cleaned,
+    common_cause,
     error,
     evidence,
     figure,
@@ -77,7 +78,7 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
         "places": {i: f for f in reversed(findings) for i in f["indices"]},
         "depth": _depth(shown),
         "headline": headline(shown),
-        "lines": shares(shown) + other_model(shown),
+        "lines": common_cause(shown) + shares(shown) + other_model(shown),
     }
     heading = f"{shown['model']['file']}: {about['headline']}"
     return _page(TEMPLATE, heading, about | {"findings": findings})

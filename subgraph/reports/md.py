@@ -9,6 +9,7 @@ from subgraph.reports import (
     UNKNOWN,
     Document,
     cleaned,
+    common_cause,
     evidence,
     figure,
     headline,
@@ -93,7 +94,7 @@ def _whole(document: Document) -> list[str]:
     whole = document["whole"]
     why = f": {code(whole['why'])}" if whole["why"] else ""
     lines = [f"The whole model on {code(document['candidate']['name'])}: **{word(whole)}**{why}"]
-    lines += [f"- {line}" for line in [*predictions(document, code), *shares(document)]]
+    lines += [f"- {line}" for line in [*predictions(document, code), *common_cause(document, code), *shares(document)]]
     return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
 
 

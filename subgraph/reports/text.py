@@ -9,6 +9,7 @@ from subgraph.reports import (
     Document,
     View,
     cleaned,
+    common_cause,
     evidence,
     figure,
     headline,
@@ -47,7 +48,7 @@ def render(document: Document) -> str:
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
         lines += [f"  {line}" for line in _finding(shown, finding)]
-    lines += shares(shown)
+    lines += [*common_cause(shown), *shares(shown)]
     lines += [] if shown["agree"] else predictions(shown)
     if shown["alone"]:
         pieces = "1 piece fails" if len(shown["alone"]) == 1 else f"{len(shown['alone'])} pieces fail"

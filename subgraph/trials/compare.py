@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.comparison.top_k import agreement
+from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
@@ -332,11 +332,11 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
 
 
 def ranking(trials: Trials, whole: RunResult) -> Ranking:
-    """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
+    """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all samples."""
     worst: dict[str, dict[str, float]] = {}
     for expected, sample in zip(trials.values.records, whole.tensors, strict=False):
         for name in trials.graph.outputs:
-            if name in sample and name in expected:
+            if name in sample and name in expected and are_probabilities(expected[name].value()):
                 shares = agreement(expected[name].value(), sample[name].value())
                 if shares:
                     before = worst.get(name, shares)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import ROOT
 from subgraph import plugins
+from subgraph.bisection.costs import require_time
+from subgraph.errors import OutOfTime
 from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import PATIENCE, Done, subcut
@@ -449,8 +452,8 @@ def load(model, options):
 
 @pytest.mark.slow
 def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -> None:
-    """Any two of Exp, Add and Log are not fused, so each pair agrees, and without it the whole error is gone: that is no
-    error that accumulates. The reference gives inf, the candidate finite values."""
+    """Any two of Exp, Add and Log are not fused: each pair agrees, and without it the whole error is gone, which is not
+    an error that accumulates. The reference gives inf, the candidate finite values."""
     text = """g (float[1,4] x) => (float[1,4] y) <float[1] one = {1.0}>
         { a = Neg(x)  e = Exp(a)  s = Add(e, one)  l = Log(s)  y = Neg(l) }"""
     onnx.save(text_models.model(text), tmp_path / "m.onnx")
@@ -459,3 +462,12 @@ def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -
     done = subcut("bisect", "m.onnx", "-c", "fuses.py", "-i", "x.npy", "--json", cwd=tmp_path)
     (finding,) = done.document["findings"]
     assert (finding["kind"], finding["ops"], finding["certified"]) == ("culprit", ["Exp", "Add", "Log"], True)
+
+
+def test_nothing_is_explained_when_the_time_is_used_up() -> None:
+    """Runs of the reference, which explanations and the costs of pieces take, end with the time as well."""
+    trials: Any = SimpleNamespace(workers=SimpleNamespace(deadline=time.monotonic() + PATIENCE))
+    require_time(trials)
+    trials.workers.deadline = time.monotonic()
+    with pytest.raises(OutOfTime, match="the time is used up"):
+        require_time(trials)

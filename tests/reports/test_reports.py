@@ -155,7 +155,7 @@ def test_text_says_it_as_bisect_does() -> None:
             [
                 "wrong: 1 of 27 nodes: ",
                 "; 2 more findings",
-                "the shares overlap (sum 119 %)",
+                "the shares overlap: errors partly cancel",
                 "minimal: a single node; without it, /down/Add and /layer0/act1/Relu agree",
                 "perhaps not the smallest",
                 "fails in 90 % of its runs",
@@ -708,3 +708,45 @@ def test_the_output_whose_shape_is_wrong_is_named() -> None:
     verdict |= {"why": shape["why"], "outputs": [*verdict["outputs"], shape]}
     worst = finding["worst"]["tensor"]
     assert f"inputs: present: 1×4 where 4×4 was expected; {worst}: expected " in render("text", document)
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0.93, "explains 93 % of the final error"),
+        (0.002, "explains under 1 % of the final error"),
+        (-1.79, "explains none of the final error: errors cancel"),
+        (6.59, "explains more than all of the final error: errors cancel"),
+    ],
+)
+def test_no_share_is_negative_or_beyond_all(share: float, says: str) -> None:
+    document = RUNS["culprit"]()
+    document["findings"][0]["explains"] = share
+    assert says in render("text", document)
+
+
+def test_shares_of_errors_that_cancel_are_not_summed() -> None:
+    document = RUNS["culprits"]()
+    for finding, share in zip(document["findings"], (-1.79, -2.79, 0.1), strict=True):
+        finding["explains"] = share
+    text = render("text", document)
+    assert "the shares overlap: errors partly cancel" in text and "is left" not in text
+
+
+def test_a_refusal_is_not_called_wrong() -> None:
+    document = RUNS["culprit"]()
+    document["findings"][0]["signature"] = "refused"
+    assert headline(document).startswith("refused: 2 of 27 nodes: ")
+    document["findings"] = [document["findings"][0], copy.deepcopy(document["findings"][0])]
+    assert headline(document).startswith("refused: 2 of 27 nodes in 2 places: ")
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_what_all_findings_look_like_is_one_line(form: str) -> None:
+    document = RUNS["culprits"]()
+    says = "all 3 findings share one cause: looks like: axes in the order 0,2,3,1"
+    for finding in document["findings"]:
+        finding["evidence"] = [{"kind": "likeness", "says": "looks like: axes in the order 0,2,3,1"}]
+    assert says in render(form, document).replace("`", "")
+    document["findings"][0]["evidence"] = []
+    assert "share one cause" not in render(form, document)

@@ -14,6 +14,14 @@ export function el(name, attributes = {}, ...children) {
 
 export const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
+// As `reports.explained`.
+const explained = share => {
+  const percent = Math.round(share * 100);
+  if (percent > 100) return "explains more than all of the final error: errors cancel";
+  if (percent < 0) return "explains none of the final error: errors cancel";
+  return `explains ${share > 0 && share < 0.005 ? "under 1" : percent} % of the final error`;
+};
+
 // 78800 -> 78.8 k, as `text.big`.
 export function big(n) {
   for (const [unit, word] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]]) if (n >= unit) return `${(n / unit).toFixed(1)}${word}`;
@@ -77,7 +85,7 @@ export function resultPanel(event, token, show) {
     }
     const certified = f.certified ? "certified: without any one of them the rest agrees" : "not certified";
     out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), (f.verdict ?? f.in_place)?.why ?? "", el("br"),
-      f.explains === null || f.explains === undefined ? "" : `explains ${Math.round(f.explains * 100)} % of the final error, `, certified, el("br"),
+      f.explains === null || f.explains === undefined ? "" : `${explained(f.explains)}, `, certified, el("br"),
       ...(inside?.[k] || []).flatMap(line => [line, el("br")]), ...(inner?.[k] || []).flatMap(path => [link(token, "output", path, "Open the report of what is inside"), el("br")]),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
   }
