@@ -326,5 +326,5 @@ def test_a_planted_fault_is_named(
 
 
 def test_onnx_is_refused_with_what_converts_it(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="candidate litert runs nothing, .*: litert takes no ONNX"):
+    with pytest.raises(BackendError, match=r"candidate litert runs nothing, .*: litert takes no ONNX"):
         in_process("compare", str(FILES / "float.onnx"), "-c", "litert", "--align", "output")
