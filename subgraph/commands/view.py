@@ -16,7 +16,7 @@ from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, log, options
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
-from subgraph.errors import UsageError
+from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean
 
@@ -73,7 +73,11 @@ def view(
     settings = project.load()
     found = _run_document(model)
     asked = Asked(
-        settings, None if found else model, weights, inputs, result=options.ResultOptions(output, trust=runs.trust)
+        settings,
+        _model_of(found) if found else model,
+        weights,
+        inputs,
+        result=options.ResultOptions(output, trust=runs.trust),
     )
     path = asked.model_path
     graph = load(path)
@@ -109,6 +113,17 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
     return results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
+
+
+def _model_of(found: Mapping[str, Any]) -> str | None:
+    """The model here that the bisection is of, known by its structure: the file of that name before others; None where
+    there is none."""
+    about = found["model"]
+    for path in (Path(about["file"]), *sorted(Path().glob("*.onnx"))):
+        with contextlib.suppress(SubcutError):  # another file here may be damaged
+            if path.is_file() and load(path).skeleton.structure == about.get("structure_sha256"):
+                return str(path)
+    return None
 
 
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:

@@ -13,10 +13,12 @@ import onnx
 import pytest
 
 from subgraph import view
+from subgraph.commands.view import _model_of
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.search import QueryKind
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
+from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
@@ -191,3 +193,15 @@ def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
     Path("out/own/manifest.json").write_text("{", encoding="utf-8")
     session.show_case(Path("out/own"))
     assert session._cases == [Path("out/own")]
+
+
+def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with several models nobody is asked which."""
+    monkeypatch.chdir(tmp_path)
+    for name, operator in (("a.onnx", "Neg"), ("b.onnx", "Relu")):
+        onnx.save(text_models.model(f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}"), name)
+    Path("damaged.onnx").write_bytes(b"no model")
+    structure = load(Path("b.onnx")).skeleton.structure
+    assert _model_of({"model": {"file": "b.onnx", "structure_sha256": structure}}) == "b.onnx"
+    assert _model_of({"model": {"file": "a.onnx", "structure_sha256": structure}}) == "b.onnx", "renamed meanwhile"
+    assert _model_of({"model": {"file": "c.onnx", "structure_sha256": "0"}}) is None
