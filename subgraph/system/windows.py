@@ -25,7 +25,11 @@ KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so 
 # Options of `Popen`: Ctrl-C does not reach the process.
 APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 PYTHON = "Scripts/python.exe"  # in a virtual environment
-WEAKER: tuple[str, ...] = ()
+# What this system does less well than Linux, for `subcut doctor`.
+WEAKER: tuple[str, ...] = (
+    "without a console a run that the page stops is ended, not interrupted",
+    "what a C library printed last before a crash may be lost",
+)
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 CHUNK = 1 << 16  # bytes
 MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits

@@ -28,7 +28,9 @@ from subgraph.system import APART
 SUBCUT = Path(sys.executable).with_name("subcut")
 ON_WINDOWS = sys.platform == "win32"
 COMMAND = [sys.executable, "-P", "-c", "from subgraph.cli import main; main()"] if ON_WINDOWS else [str(SUBCUT)]
-PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
+PATIENCE = (
+    600 if ON_WINDOWS else 200
+)  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}  # under a limit on file sizes Python 3.11 leaves truncated .pyc files
 SOON = 100  # seconds for an event that takes a tenth of one, likewise
 

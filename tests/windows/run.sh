@@ -26,6 +26,7 @@ if [ -f "$exchange/windows.zip" ]; then # found again on Linux: exit code 1
   (cd "$exchange" && PYTHONPATH=$here subcut replay windows.zip -c linux/wrong.py) || [ $? = 1 ]
 fi
 if [ "${1:-}" = all ]; then
-  wine -m "not slow and not rare" tests/storage tests/search tests/graph tests/comparison tests/cases tests/runtime \
-    tests/test_documents.py tests/test_text.py tests/test_errors.py tests/test_verdict.py tests/test_plugins.py tests/test_precision.py
+  runtime=(tests/runtime/test_{candidate,run_result,inputs,reference_values,cached_runs,capture}.py) # workers: fork, SIGSTOP
+  wine -n 2 -m "not slow and not rare" tests/storage tests/search tests/graph tests/comparison tests/cases tests/drawing tests/inspection \
+    "${runtime[@]}" tests/test_{documents,text,errors,verdict,plugins,precision,trust}.py
 fi
