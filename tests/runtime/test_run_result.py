@@ -36,7 +36,7 @@ def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
         "sources": {},
     }  # fmt: skip
     stored = from_entry(StoreEntry(document, tmp_path))
-    assert stored == replace(result(str(tmp_path / "s0-o0.npy")), stored=True)
+    assert stored == replace(result((tmp_path / "s0-o0.npy").as_posix()), stored=True)
 
 
 @pytest.mark.parametrize("signature", [Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED])
