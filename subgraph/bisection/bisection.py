@@ -226,8 +226,7 @@ class Bisection:
     def _followed(self) -> Steps[Findings]:
         """The search, whose steps are kept."""
         self.remaining = Remaining(self.suspects)
-        findings = yield from each(self.search(), self._keep)
-        return replace(findings, counts=self._before + findings.counts)
+        return self._summed((yield from each(self.search(), self._keep)))
 
     def _keep(self, step: Step) -> Step:
         self.steps.append(step)
@@ -317,6 +316,10 @@ class Bisection:
 
     def _new_oracle(self, trials: Trials) -> NodeOracle:
         return NodeOracle(trials, items_of(trials), self.options.limits.workers)
+
+    def _summed(self, findings: Findings) -> Findings:
+        """The findings of a search that just ended, as they are reported: with the runs of the one before."""
+        return replace(findings, counts=self._before + findings.counts)
 
     def _finds_no_piece(self, findings: Findings) -> bool:
         """Does the whole fail, but no piece of it, and are shapes frozen somewhere?"""
