@@ -64,6 +64,8 @@ def _require_one_operator(trials: Trials, *, compares: bool) -> None:
                     what, f"declare it: -c 'cmd[outputs={word}]:…', or outputs = \"{word}\" in subcut.toml"
                 )
             return
+        if result.failure and result.failure.signature is Signature.TIMEOUT:
+            break  # each further one would take as long
     if compares:  # the whole runs: this one is refused for reasons of its own
         return
     why, lines = _why(result)

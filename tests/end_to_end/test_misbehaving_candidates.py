@@ -36,11 +36,14 @@ def note(line):
     return len((HERE / "log").read_text().splitlines())
 
 def load(model, options):
-    {load}
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
+    if names != ["y"]:
+        {load}
     def run(feeds):
         found = dict(zip(names, session.run(names, dict(feeds))))
+        if names == ["y"]:  # the probe of one operator, asked where the whole gives nothing
+            return found
         count = note("run " + "+".join(names))
         {run}
         return found
@@ -57,6 +60,14 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
+# The probe's model is run as it should be.
+SCRIPT = """#!/bin/sh
+if grep -q '"y"' "$1/manifest.json"; then cp "$1/x.npy" "$2/y.npy"; exit; fi
+echo "run" >> "{folder}/log"
+{body}
+"""
+
+
 def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
     """`-c FILE` of a backend that executes `load` and, after a run, `run`; each run adds a line to `log`."""
     (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
@@ -66,7 +77,7 @@ def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str
 def script(folder: Path, body: str, name: str = "run.sh") -> tuple[str, str]:
     """`-c cmd:…` of a shell script; each run adds a line to `log`."""
     path = folder / name
-    path.write_text(f'#!/bin/sh\necho "run" >> "{folder}/log"\n{body}\n')
+    path.write_text(SCRIPT.format(folder=folder, body=body))
     path.chmod(0o755)
     return ("-c", f"cmd:./{name} {{inputs}} {{outputs}}")
 
@@ -306,7 +317,7 @@ def test_exit_codes_of_a_command(code: int, exit_code: int, says: str, here: Pat
         assert done.out == ""
         return
     assert f"| sorry {code}" in done.out
-    assert len(runs(here)) == TRIALS + (code == 125)  # a file that is refused is tried with pinned shapes as well
+    assert len(runs(here)) == TRIALS
 
 
 @pytest.mark.slow
@@ -411,7 +422,7 @@ def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
     assert len(runs(here)) == TRIALS + REPEATED
     script(here, "exit 125")
     assert compare(*words, cwd=here).code == 5
-    assert len(runs(here)) == 2 * TRIALS + REPEATED + 1  # a file that is refused is tried with pinned shapes as well
+    assert len(runs(here)) == 2 * TRIALS + REPEATED
 
 
 @pytest.mark.slow
