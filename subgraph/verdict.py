@@ -171,4 +171,7 @@ def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Sig
     if any(j.status is Status.AGREE for j in judgements) and not (every and unknown):
         return Status.AGREE, None, max(judgements, key=gravity).why
     undecided = next(iter(unknown or judgements), None)
-    return Status.UNRESOLVED, None, undecided.why if undecided else "nothing was compared"
+    if undecided is None:
+        return Status.UNRESOLVED, None, "nothing was compared"
+    name = f"{undecided.name}: " if len(judgements) > 1 and unknown else ""
+    return Status.UNRESOLVED, None, name + undecided.why

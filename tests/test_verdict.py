@@ -42,7 +42,7 @@ def test_what_has_no_values_does_not_decide(agreeing: list[Judgement], others: l
 def test_an_output_that_was_not_judged_leaves_the_whole_unresolved(
     agreeing: list[Judgement], unknown: list[Judgement], empty: list[Judgement]
 ) -> None:
-    assert joined([*empty, *agreeing, *unknown], every=True) == (Status.UNRESOLVED, None, "no noise")
+    assert joined([*empty, *agreeing, *unknown], every=True) == (Status.UNRESOLVED, None, "y: no noise")
     assert joined([*empty, *agreeing, *unknown], every=False)[0] is Status.AGREE, "of a piece"
 
 

@@ -54,7 +54,7 @@ log = logging.getLogger("subcut")
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
 MAX_ENTERED = 3  # findings in whose bodies the search goes on
-TOLD_OF_INSIDE = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
+INNER_FIELDS = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class Bisection:
             return replace(known, why=e.what)
         found = inner.result
         stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
-        findings = [InnerFinding(**{name: getattr(f, name) for name in TOLD_OF_INSIDE}) for f in found.findings]
+        findings = [InnerFinding(**{name: getattr(f, name) for name in INNER_FIELDS}) for f in found.findings]
         return replace(known, outcome=found.outcome, report=found.report, why=stopped, findings=findings)
 
     def _changed(self, trials: Trials) -> str:

@@ -93,11 +93,11 @@ def percent(share: Any) -> str:
     """
     if share is None or isinstance(share, str):
         return UNKNOWN if share is None else str(share)
-    if round(share * 100) > 100:
+    if share > 1 + LEAST_SHARE:
         return "more than all"
-    if round(share * 100) < 0:
+    if share < -LEAST_SHARE:
         return "none"
-    return "under 1 %" if 0 < share < LEAST_SHARE else f"{round(share * 100) or 0} %"
+    return "under 1 %" if 0 < share < LEAST_SHARE else f"{abs(share) * 100:.0f} %"
 
 
 def explained(share: float) -> str:

@@ -28,7 +28,7 @@ from subgraph.runtime.backends import Capabilities, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
-from subgraph.storage.convert import TensorFormat
+from subgraph.storage.convert import DeviceForm
 from subgraph.storage.digest import digest
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
@@ -271,7 +271,7 @@ def _check_forms(where: str, forms: Mapping[str, str]) -> None:
         if key not in FORMS:
             raise UnknownName(f"{where}: '{clean(key)}' is no setting of a command", nearest=nearest(key, FORMS)[:1])
         try:
-            TensorFormat.parse(":".join(word for word in words.split(":") if word != "big"))
+            DeviceForm.parse(words)
         except UsageError as e:
             raise UsageError(f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC") from e
 

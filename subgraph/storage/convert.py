@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("NCHW", "NHWC")
 FORMATS = ("npy", "bin")
+BIG_ENDIAN = "big"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,27 @@ class TensorFormat:
             raise UsageError(f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC")
         dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
         return cls(dtype, layout, only_floats="float" in dtype)
+
+
+@dataclass(frozen=True)
+class DeviceForm:
+    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing is said."""
+
+    form: TensorFormat = field(default_factory=TensorFormat)
+    big: bool = False
+
+    @classmethod
+    def parse(cls, words: str) -> DeviceForm:
+        """
+        Raises:
+            UnknownName, UsageError: a word means nothing.
+        """
+        rest = [word for word in words.split(":") if word != BIG_ENDIAN]
+        return cls(TensorFormat.parse(":".join(rest)), len(rest) < len(words.split(":")))
+
+    def dtype(self, own: str) -> str:
+        """The element type of a tensor of that type in the model."""
+        return own if not self.form.dtype or (self.form.only_floats and "float" not in own) else self.form.dtype
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from subgraph.types import Array
 from subgraph.verdict import Signature, Verdict
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
-# int8 ones 0.28; regions that were not culprit at most 0.251.
+# int8 ones 0.28; regions that were not culprits at most 0.251.
 SHARE = 0.27
 # Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if the gain is at least
 # this part of it: putting a region right that fails only when it is cut out gains nothing.

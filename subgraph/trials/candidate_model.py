@@ -255,7 +255,7 @@ class CandidateModel:
 
     def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
         readers = {self.reference.ops[i] for i in self.reference.readers.get(name, ())}
-        if readers and readers <= {"Relu", "Clip"}:  # values that these cut off are not loss
+        if readers and readers <= {"Relu", "Clip"}:  # what these cut off is not lost
             value = np.maximum(value, 0)
         return scale.saturated(replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype)
 

@@ -29,7 +29,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
-from subgraph.text import count
+from subgraph.text import clean, count
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
@@ -38,7 +38,7 @@ from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status, Verdict, gravity
+from subgraph.verdict import NOTHING, Judgement, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
@@ -144,18 +144,27 @@ class Comparison:
         if bad:
             return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
         if whole is Status.UNRESOLVED:
-            return "unresolved: the whole model gave nothing to compare"
+            unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
+            return _unresolved(list(dict.fromkeys(unknown)))
         if not seen.inner:
             return "right: outputs agree; intermediate tensors were not checked"
         return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree"
 
     @property
     def exit_code(self) -> int:
-        """1: something disagrees, or the file as shipped does not run; 5: the whole gave nothing to compare; else 0."""
+        """1: something disagrees, or the file as shipped does not run; 5: not every output could be judged; else 0."""
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
         if fails or self.first_bad or self.forms.only_pinned:
             return 1
         return 0 if self.whole.status is Status.AGREE else 5
+
+
+def _unresolved(unknown: Sequence[str]) -> str:
+    """What is said of a whole that is unresolved; `unknown`: the outputs that have values but could not be judged."""
+    if not unknown:
+        return "unresolved: the whole model gave nothing to compare"
+    more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
+    return f"unresolved: {clean(unknown[0])}{more} could not be judged (--criterion names a rule that needs no noise)"
 
 
 def compare(

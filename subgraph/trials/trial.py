@@ -300,7 +300,7 @@ class Trials(ReferenceModel):
             return replace(result.failure, stored=result.stored)
         expected = self._expected(region)
         judgements = tuple(j for k, records in enumerate(expected) for j in self._judged(region, result, records, k))
-        status, signature, why = joined(judgements, every=region.nodes == self._whole.nodes)
+        status, signature, why = joined(judgements, every=region == self._whole)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
 
     def _expected(self, region: Region) -> Feeds:

@@ -30,7 +30,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from subgraph.errors import BackendError, InputError, ModelError, Refused, Subcu
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import TensorFormat, relayout, write_bin
+from subgraph.storage.convert import DeviceForm, relayout, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
 from subgraph.system import crash_name
@@ -48,29 +48,7 @@ COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
 SETTINGS = ("convert", "run", "folder", "host", "inputs", "outputs")
-BIG = "big"  # endian
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
-
-
-@dataclass(frozen=True)
-class DeviceForm:
-    """Element type, layout and order of bytes of a device's tensors; as the model's where nothing is said."""
-
-    form: TensorFormat = field(default_factory=TensorFormat)
-    big: bool = False
-
-    @classmethod
-    def parse(cls, words: str) -> DeviceForm:
-        """
-        Raises:
-            UnknownName, UsageError: a word means nothing.
-        """
-        rest = [word for word in words.split(":") if word != BIG]
-        return cls(TensorFormat.parse(":".join(rest)), len(rest) < len(words.split(":")))
-
-    def dtype(self, own: str) -> str:
-        """The element type of a tensor of that type in the model."""
-        return own if not self.form.dtype or (self.form.only_floats and "float" not in own) else self.form.dtype
 
 
 @dataclass(frozen=True)

@@ -347,6 +347,17 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
     assert halves == [AGREE, UNRESOLVED, FAIL]
 
 
+def test_a_changed_winner_is_unresolved_where_noise_is_not_known() -> None:
+    class Broken(FakeNoise):
+        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+            raise ModelError("it does not run")
+
+    logits = f32([[1.0, 1.03, 0, 0, 0, 0, 0, 0]])
+    other = f32([[1.02, 1.0, 0, 0, 0, 0, 0, 0]])
+    found = judged(logits, other, Broken(), FP16, output=True, name="logits")
+    assert found.status is UNRESOLVED, found
+
+
 def test_without_noise() -> None:
     assert judged(X, X + np.float32(0.1)).status is FAIL
     assert [judged(X, X + np.float32(e), None, BF16).status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
