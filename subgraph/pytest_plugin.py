@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from subgraph import system
-
 if TYPE_CHECKING:
     from subgraph.agreement import Inputs
     from subgraph.errors import SubcutError
@@ -123,6 +121,7 @@ def _require_agreement(
     item: pytest.Item, settings: Project, model: str, candidate: str | None, inputs: Inputs = None, **more: Any
 ) -> None:
     """Fail the test where the candidate is not known to be right; `more`: as of `agreement.disagreement`."""
+    from subgraph import system
     from subgraph.agreement import Search, disagreement
     from subgraph.errors import SubcutError
     from subgraph.storage.folders import safe_name
