@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
@@ -21,7 +22,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
-from subgraph.recordings.matching.align import is_coarse
+from subgraph.recordings.matching.align import Alignment, is_coarse
 from subgraph.recordings.matching.match import confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.reference_tensors import (
@@ -43,6 +44,7 @@ from subgraph.verdict import Judgement, Status, gravity
 log = logging.getLogger("subcut")
 
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+MAX_ORDERS = 16  # ways to lay out a node's tensors that are tried where values confirm none
 AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 
 
@@ -90,18 +92,20 @@ def _compared(trials: Trials, run: RecordedRun, choice: Choice) -> RunComparison
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    judging = _Judging(trials, matched, recorded, Precision(run.precision or trials.precision), choice)
+    judging = _Judging(trials, list(matched), recorded, Precision(run.precision or trials.precision), choice)
     rows: dict[str, TensorRow] = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
         if choice.fail_fast and rows[name].failing:
             break
-    rows = {n: replace(row, alone=judging.alone(n)) if row.failing else row for n, row in rows.items()}
+    rows |= judging.isolated([row for row in rows.values() if row.failing])
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
     whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.tensors()))
     unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
-    return RunComparison(trials, run, matched, rows, inputs, unseen, len(trials.tensors()) if whole else 0)
+    return RunComparison(
+        trials, run, tuple(judging.matched), rows, inputs, unseen, len(trials.tensors()) if whole else 0
+    )
 
 
 def _wrong_first(compared: RunComparison) -> bool:
@@ -165,11 +169,11 @@ class _Judging:
     """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
 
     trials: Trials
-    matched: Sequence[MatchedSample]
+    matched: list[MatchedSample]
     recorded: Sequence[str]
     precision: Precision
     choice: Choice
-    _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
+    _saved: dict[tuple[str, int, Alignment | None], Record] = field(default_factory=dict)
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -247,7 +251,49 @@ class _Judging:
         size = sum(size for _, size in tensor_sizes(self.trials, self.trials.tensors()))
         return region if size <= NOISE_BYTES else None
 
-    def alone(self, name: str) -> Judgement | None:
+    def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
+        """Wrong rows with the isolated judgement. What a later node agrees with settles earlier orders of axes, too."""
+        rows = {row.match.tensor: row for row in wrong}
+        unordered = [n for n in rows if self._orders(n)]
+        alone = {n: self._ordered(n) for n in rows}
+        alone |= {n: self._ordered(n) for n in reversed(rows) if any(map(self._orders, (n, *self._entering(n))))}
+        rows |= {n: self.in_place(n) for n in unordered}
+        return {n: replace(row, alone=alone[n]) for n, row in rows.items()}
+
+    def _ordered(self, name: str) -> Judgement | None:
+        """`_alone`, with the axes in the order in which the node, run on what was recorded before it, agrees.
+
+        None where none agrees and the order of what enters is not known.
+        """
+        names = [n for n in (name, *self._entering(name)) if self._orders(n)]
+        found: list[tuple[tuple[Alignment, ...], Judgement | None]] = []
+        for ways in islice(product(*map(self._orders, names)), MAX_ORDERS):
+            self._lay_out(dict(zip(names, ways, strict=True)))
+            found.append((ways, self._alone(name)))
+        right = [ways for ways, judged in found if judged and judged.status is Status.AGREE]
+        ways, judged = next(((w, j) for w, j in found if w in right), found[0])
+        known = {n for n, kept in zip(names, zip(*right, strict=True), strict=False) if len(set(kept)) == 1}
+        self._lay_out(dict(zip(names, ways, strict=True)), known)
+        return judged if right or not set(names) - {name} else None
+
+    def _entering(self, name: str) -> tuple[str, ...]:
+        """What the isolated judgement of a tensor starts at."""
+        region = self._above(name, [m for m in self.matched if name in m.matches])
+        return region.inputs if region else ()
+
+    def _orders(self, name: str) -> tuple[Alignment, ...]:
+        """The alignments that a recorded tensor may have, the present one first; none where it is known."""
+        match = next((m.matches[name] for m in self.matched if name in m.matches), None)
+        return (match.alignment, *match.orders) if match and match.alignment and match.orders else ()
+
+    def _lay_out(self, ways: Mapping[str, Alignment], known: Collection[str] = ()) -> None:
+        """Read tensors in these alignments; of those in `known` no other one is possible."""
+        for k, sample in enumerate(self.matched):
+            turned = {n: _turned(sample.matches[n], way) for n, way in ways.items() if n in sample.matches}
+            turned |= {n: replace(turned[n], orders=()) for n in turned.keys() & known}
+            self.matched[k] = replace(sample, matches={**sample.matches, **turned}) if turned else sample
+
+    def _alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it.
 
         Where it is not certain which tensor was recorded, the best of those that it may be.
@@ -259,10 +305,7 @@ class _Judging:
 
     def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
-        trials = self.trials
-        region = regions.above_until(
-            trials.graph, [meant], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
-        )
+        trials, region = self.trials, self._above(meant, samples)
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
@@ -281,6 +324,12 @@ class _Judging:
         ]
         return max(judgements, key=gravity, default=None)
 
+    def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
+        """The region that computes a tensor from what these samples recorded before it."""
+        return regions.above_until(
+            self.trials.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
+        )
+
     def _judge_isolated(
         self, match: TensorMatch, meant: str, k: int, region: Region, feeds: Mapping[str, Record],
         outputs: Mapping[str, Record],
@@ -293,7 +342,7 @@ class _Judging:
         return self._judge(meant, reference, value, k, noise.of(meant))
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
-        key = name, sample.k
+        key = name, sample.k, sample.matches[name].alignment
         if key not in self._saved:
             self._saved[key] = sample.save(name, self._folder, f"x{len(self._saved)}")
         return self._saved[key]
@@ -301,6 +350,12 @@ class _Judging:
     @cached_property
     def _folder(self) -> Path:
         return numbered_folder(self.trials.scratch, "recorded")
+
+
+def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:
+    """The match in one of its alignments."""
+    ways = (match.alignment, *match.orders)
+    return replace(match, alignment=way, orders=tuple(w for w in ways if w and w != way)) if way in ways else match
 
 
 def _is_certain(match: TensorMatch | None) -> bool:

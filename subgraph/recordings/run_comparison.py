@@ -164,6 +164,9 @@ class RunComparison:
         if self.matched and run.layout in AXIS_ORDERS and run.has_guessed_shapes and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
+        if exchanged := sum(m.is_exchanged for matched in self.matched for m in matched.matches.values()):
+            others = "hold the values of other tensors of the model"
+            yield f"names are exchanged: {exchanged} of the recorded tensors {others}"
         if run.recording and run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
             yield f"files of other kinds were left out: {kinds}"

@@ -114,11 +114,11 @@ class DumpHints:
     )
 
     def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
-        """The spec of a name as a tool wrote it; an empty one if several tensors would be written so."""
+        """The spec of a name as a tool wrote it; an empty one if tensors of several specs would be written so."""
         if plain not in self._written:
             self._written[plain] = WrittenNames(self.specs, plain)
-        names = self._written[plain].find(name)
-        return replace(self.specs[names[0]], guessed=True) if len(names) == 1 else TensorSpec()
+        specs = {self.specs[n] for n in self._written[plain].find(name)}
+        return replace(specs.pop(), guessed=True) if len(specs) == 1 else TensorSpec()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ascend's msprobe on PyTorch: dump.json and dump_tensor_data/*.pt, of modules (L0), functions (L1) or both (mix)."""
+"""Ascend's msprobe on PyTorch: dump.json and dump_tensor_data/*.pt, *.npy, of modules (L0), functions (L1) or both."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def _entry(files: Files, file: str, node: str, role: str, index: int, listed: st
     entry = DumpEntry(file, unreadable, "", node=node, role=role, index=index, side=side)
     if file not in files.sizes:
         return replace(entry, file=listed, missing=f"there is no {file.rpartition('/')[2]}")
+    if file.endswith(".npy"):
+        return replace(_npy.entry(files, file, DumpHints()), tensor="", node=node, role=role, index=index, side=side)
     tensor = next(iter(_torch.tensors(files, file).values()), None)
     if tensor is None:
         return replace(entry, missing="it holds no tensor")

@@ -36,8 +36,8 @@ def detect(files: Files) -> int:
 
 
 def plain(name: str) -> str:
-    """As most tools name files: only letters, digits, `.`, `-` and `_`."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "_" for c in name).strip("_")
+    """As most tools name files: only letters, digits, `-` and `_`; some keep `.`, which makes no difference here."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name).strip("_")
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

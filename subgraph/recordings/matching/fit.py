@@ -45,11 +45,13 @@ class Fit:
 
     Attributes:
         channels_last: do files hold channels last whose shape does not tell?
+        some_last: do any of them?
     """
 
     trials: Trials
     k: int
     channels_last: bool = False
+    some_last: bool = False
     _held: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
     _room: int = CACHE_BYTES
 
@@ -68,19 +70,27 @@ class Fit:
         return self._held[entry]
 
     def aligned(self, entry: DumpEntry, tensor: str) -> TensorMatch:
-        """The entry as this tensor, in the alignment that brings it nearest."""
+        """The entry as this tensor, in the alignment that brings it nearest; as other files are laid out where none is
+        near."""
         reference = self.reference(tensor)
         if reference is None:
             return TensorMatch(entry, tensor)
         value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
-        last = None if tensor in self.trials.graph.inputs else self.channels_last
-        for way in alignments(value.shape, reference.shape, entry.guessed, last):
+        is_input = tensor in self.trials.graph.inputs
+        last = None if is_input or self.some_last else False
+        ways = list(alignments(value.shape, reference.shape, entry.guessed, last))
+        for way in ways:
             away = _distance(value, reference, way, best.scale)
             if away < best.distance or best.alignment is None:
                 best = replace(best, alignment=way, distance=away)
             if away <= SURELY:
                 break
+        if self.some_last and not is_input and len(ways) > 1 and not best.distance <= NEAR:
+            as_voted = self.channels_last and reference.ndim == IMAGE_RANK
+            voted = next((way for way in ways if way.is_channels_last == as_voted), ways[0])
+            away = _distance(value, reference, voted, best.scale)
+            best = replace(best, alignment=voted, distance=away, orders=tuple(w for w in ways if w != voted))
         for way in foldings(value.size, reference.shape) if best.distance > NEAR else ():
             if (away := relative_l2(reference, way.apply(value))) <= NEAR and away < best.distance:
                 best = replace(best, alignment=way, distance=away)
@@ -107,7 +117,7 @@ class Fit:
         _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], entry.label[::-1]))
         if way is None:
             return None
-        return replace(match, alignment=way, distance=_distance(value, reference, way, match.scale))
+        return replace(match, alignment=way, orders=(), distance=_distance(value, reference, way, match.scale))
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""
@@ -119,8 +129,9 @@ class Fit:
         except InputError:
             return None
 
-    def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> bool:
-        """Do more tensors fit with channels last than with channels first? A tie changes nothing. A few tell."""
+    def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> None:
+        """See whether more tensors fit with channels last than with channels first. A tie changes nothing. A few
+        tell."""
         first = last = 0
         for tensor, entries in named.items():
             reference = self.reference(tensor)
@@ -136,7 +147,8 @@ class Fit:
                 as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first
                 first += as_first <= NEAR and as_first * CLEARER < as_last
-        return self.channels_last if first == last else last > first
+        self.some_last = self.channels_last or last > 0
+        self.channels_last = self.channels_last if first == last else last > first
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""

@@ -100,7 +100,7 @@ class _Matching:
         others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
         around = [n for tensor in named for n in (tensor, *others[tensor])]
         capture_tensors(self.trials, around if not nameless else self.results)
-        self._fit.channels_last = self._fit.vote(named)
+        self._fit.vote(named)
         for tensor, entries in named.items():
             if nearest := self._nearest(tensor, entries):
                 free = [n for n in others[tensor] if n not in self.matches and n not in named]
@@ -109,6 +109,7 @@ class _Matching:
                 self.matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
         self._separate()
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
+        self._exchange()
         if nameless or fused:
             self._match_by_analogy(self._match_by_value(nameless))
         if fused:
@@ -207,6 +208,27 @@ class _Matching:
                 del self.matches[match.tensor]
             if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
                 self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
+
+    def _exchange(self) -> None:
+        """Give entries whose names are exchanged the tensors whose values they hold.
+
+        Only where that explains each value that is far from its name's: what a device computes otherwise shows behind
+        it, too. Outputs of the model are what the device says they are.
+        """
+        far = {m.tensor: m for m in self.matches.values() if not m.distance <= NEAR}
+        ends = {*self.graph.inputs, *self.graph.outputs}
+        if len(far) < 2 or any(m.how == "map" or m.tensor in ends for m in far.values()):
+            return
+        values = ((n, self._fit.reference(n)) for n in far)
+        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        near = [self._fit.aligned(m.entry, n) for m in far.values() for n in sums.near(self._fit.value(m.entry), NEAR)]
+        names = {m.entry: n for n, m in far.items()}
+        held: dict[str, TensorMatch] = {}
+        for match in sorted((m for m in near if m.distance <= NEAR), key=distance_of):
+            if match.entry in names and match.tensor not in held:
+                held[match.tensor] = replace(match, how="value", name_says=names.pop(match.entry))
+        if not names:
+            self.matches |= held
 
     def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:
         """Match entries of unknown names to the tensors whose values they hold; returns the others: do several fit?

@@ -53,6 +53,7 @@ class TensorMatch:
         tensor: of the model.
         how: "name", "value" or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
+        orders: other alignments that its shape admits, where its value confirms none.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
         name_says: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
@@ -66,6 +67,7 @@ class TensorMatch:
     tensor: str
     how: str = "name"
     alignment: Alignment | None = None
+    orders: tuple[Alignment, ...] = ()
     distance: float = math.nan
     name_says: str = ""
     alternatives: tuple[str, ...] = ()
@@ -75,21 +77,20 @@ class TensorMatch:
     remark: str = ""
 
     @property
+    def is_exchanged(self) -> bool:
+        """Does it hold what the recording has under the name of another tensor, and that one another's?"""
+        return self.how == "value" and bool(self.name_says)
+
+    @property
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
-        notes = []
-        if self.name_says:
-            notes.append(f"the recording calls it {self.name_says}: fused, by its values")
-        elif self.how == "value":
-            notes.append(f"found by value: the recording calls it {self.entry.name}")
-        elif self.how == "map":
-            notes.append(f"as --map says: the recording calls it {self.entry.name}")
-        elif self.tensor != self.entry.tensor and without_endings(self.entry.tensor):
-            notes.append(f"the recording calls it {self.entry.name}")
+        notes = [self._name_note] if self._name_note else []
         if self.confirmed_in:
             notes.append(f"as in {self.confirmed_in}")
         if self.alignment and self.alignment.words:
             notes.append(self.alignment.words)
+        if self.orders:
+            notes.append("the order of its axes is not known")
         if self.scale:
             steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
             notes.append(f"codes, step {_span(steps)}, zero point {_span(zeros)}")
@@ -98,6 +99,18 @@ class TensorMatch:
         if self.alternatives:
             notes.append(f"may hold {' or '.join(self.alternatives)} instead")
         return "; ".join([*notes, *filter(None, [self.remark])])
+
+    @property
+    def _name_note(self) -> str:
+        """What the recording calls the tensor, if not as the model does."""
+        if self.is_exchanged:
+            return f"the recording calls it {self.name_says}: names are exchanged, by their values"
+        if self.name_says:
+            return f"the recording calls it {self.name_says}: fused, by its values"
+        calls = f"the recording calls it {self.entry.name}"
+        if self.how in ("value", "map"):
+            return f"{'found by value' if self.how == 'value' else 'as --map says'}: {calls}"
+        return calls if self.tensor != self.entry.tensor and without_endings(self.entry.tensor) else ""
 
     def value(self, reference: Array) -> Array:
         """The recorded value in the reference's shape and element type.
@@ -189,7 +202,7 @@ class MatchedSample:
     def summary(self) -> str:
         """In a few words, for people."""
         by_value = sum(m.how == "value" for m in self.matches.values())
-        corrected = sum(bool(m.name_says) for m in self.matches.values())
+        corrected = sum(bool(m.name_says) and not m.is_exchanged for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{by_value} found by value"] if by_value else []
         unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))

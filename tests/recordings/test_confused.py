@@ -1,0 +1,159 @@
+"""Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no value confirms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from fixtures.oracle import tapped
+from subgraph.graph.graph import load
+from subgraph.recordings import interval, recording, runs
+from subgraph.recordings.compare import compare_run
+from subgraph.recordings.run_comparison import RunComparison
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.types import Array
+from subgraph.verdict import Status
+from tests.helpers import text_models
+
+TEXT = """g (float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] out)
+{
+    layer1_0 = Conv <pads = [1, 1, 1, 1]> (x, w1)
+    layer1_1 = Conv <pads = [1, 1, 1, 1]> (layer1_0, w2)
+    act = Relu (layer1_1)
+    last = Conv <pads = [1, 1, 1, 1]> (act, w3)
+    rows = Reshape (last, to_rows)
+    heads = Reshape (rows, to_heads)
+    turned = Transpose <perm = [0, 1, 3, 2]> (heads)
+    scores = MatMul (heads, turned)
+    scaled = Mul (scores, scale)
+    shares = Softmax <axis = -1> (scaled)
+    mixed = MatMul (shares, heads)
+    out = Reshape (mixed, to_image)
+}"""
+IMAGES = ("layer1.0", "layer1.1", "act", "last")  # that the device has with channels last
+
+
+def made(fault: str = "") -> onnx.ModelProto:
+    """The model; with a `fault`, the weight of this name rolled."""
+    draw = np.random.default_rng(0).standard_normal
+    weights: dict[str, Any] = {n: (draw((4, 4, 3, 3)) / 4).astype(np.float32) for n in ("w1", "w2", "w3")}
+    shapes: dict[str, Any] = {
+        "to_rows": np.array([1, 24, 6]),
+        "to_heads": np.array([1, 6, 4, 6]),
+        "to_image": np.array([1, 4, 6, 6]),
+    }
+    model = text_models.model(TEXT, **weights, **shapes, scale=np.float32(0.1))
+    for names in (f for node in model.graph.node for f in (node.input, node.output)):
+        names[:] = [n.replace("layer1_", "layer1.") for n in names]
+    for tensor in model.graph.initializer:
+        if tensor.name == fault:
+            tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, 0).copy(), tensor.name))
+    return model
+
+
+def values(folder: Path, fault: str = "") -> dict[str, Array]:
+    """All tensors of the model with this fault; the right model and an input lie in the folder then."""
+    onnx.save(made(), folder / "m.onnx")
+    data = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    np.save(folder / "x.npy", data)
+    names = [n for node in made().graph.node for n in node.output]
+    session = onnxruntime.InferenceSession(tapped(made(fault), names).SerializeToString())
+    return dict(zip(names, session.run(names, {"x": data}), strict=True))
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    return folder
+
+
+def compared(dump: Path) -> tuple[RunComparison, list[list[str]]]:
+    """The recording, and the operators of each of its intervals."""
+    graph = load(dump.parent / "m.onnx")
+    options = runs.RecordingOptions((runs.RecordedFolder(dump),))
+    with (
+        Reference() as reference,
+        runs.open_runs(graph, options, Feeding(inputs=(str(dump.parent / "x.npy"),))) as recorded,
+        recorded.trials(graph, reference, dump.parent / "out") as (trials, found),
+    ):
+        done = compare_run(trials, found[0])
+        return done, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
+
+
+def test_names_that_are_exchanged_among_equal_shapes(dump: Path) -> None:
+    """A healthy recording had as many suspects as names that were exchanged."""
+    written = values(dump.parent)
+    turn = dict(zip(IMAGES, (*IMAGES[1:], IMAGES[0]), strict=True))
+    for name, value in written.items():
+        np.save(dump / f"{turn.get(name, name)}.npy", value)
+    found, places = compared(dump)
+    assert found.status is Status.AGREE and places == []
+    assert "names are exchanged: 4 of the recorded tensors hold the values of other tensors of the model" in found.notes
+    assert "the recording calls it layer1.1: names are exchanged" in found.rows["layer1.0"].match.note
+
+
+def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
+    """What reads them shows it, so names are not to blame."""
+    written = values(dump.parent)
+    written |= {"layer1.0": written["layer1.1"], "layer1.1": written["layer1.0"], "act": written["layer1.0"].clip(0)}
+    for name, value in written.items():
+        np.save(dump / f"{name}.npy", value)
+    found, places = compared(dump)
+    assert found.failing == ["layer1.0", "layer1.1", "act"] and not any("exchanged" in n for n in found.notes)
+    assert places[0] == ["#0"], places
+
+
+def test_dots_in_names_of_headerless_files(dump: Path) -> None:
+    for name, value in values(dump.parent).items():
+        value.tofile(dump / f"{name.replace('.', '_')}.bin")
+    found, _ = compared(dump)
+    assert found.status is Status.AGREE and len(found.rows) == 12, found.notes
+
+
+@pytest.mark.parametrize(("fault", "place"), [("", []), ("w2", [["#1"]])])
+def test_axes_in_an_order_that_no_value_confirms(fault: str, place: list[list[str]], dump: Path) -> None:
+    """Images have channels last, attention has not: behind a fault each of its tensors was said to add an error."""
+    (dump / "Result_0").mkdir()
+    for name, value in values(dump.parent, fault).items():
+        stored = value.transpose(0, 2, 3, 1) if name in IMAGES else value
+        np.ascontiguousarray(stored).tofile(dump / f"Result_0/{name.replace('.', '_')}.raw")
+    found, places = compared(dump)
+    assert places == place
+    notes = {name: row.match.note for name, row in found.rows.items()}
+    assert all(("as NHWC" in note) == (name in IMAGES) for name, note in notes.items()), notes
+    assert not any("not known" in note for note in notes.values()), notes
+
+
+def test_an_order_that_nothing_behind_confirms_is_not_known(dump: Path) -> None:
+    (dump / "Result_0").mkdir()
+    for name, value in values(dump.parent, "w3").items():
+        if name in IMAGES:
+            value.transpose(0, 2, 3, 1).tofile(dump / f"Result_0/{name.replace('.', '_')}.raw")
+    found, places = compared(dump)
+    assert places == [["#3"]] and found.failing == ["last"]
+    assert "the order of its axes is not known" in found.rows["last"].match.note
+
+
+def test_msprobe_writes_npy(dump: Path) -> None:
+    folder = dump / "dump_tensor_data"
+    folder.mkdir()
+    calls = {}
+    written = values(dump.parent)
+    for k, (name, value) in enumerate(written.items()):
+        np.save(folder / f"Functional.{name}.{k}.forward.output.0.npy", value)
+        calls[f"Functional.{name}.{k}.forward"] = {
+            "output": [{"data_name": f"Functional.{name}.{k}.forward.output.0.npy"}]
+        }
+    (dump / "dump.json").write_text(json.dumps({"data": calls}), encoding="utf-8")
+    found = recording.open(dump)
+    assert found.format == "msprobe" and [e.label for e in found] == [name.removesuffix(".forward") for name in calls]
+    assert all(np.array_equal(e.read(), value) for e, value in zip(found, written.values(), strict=True))
