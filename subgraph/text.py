@@ -124,6 +124,11 @@ def columns(text: str) -> int:
     return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
+def from_run(number: int | None) -> str:
+    """`from the second run of a session on`; "" for None."""
+    return f"from the {('second', 'third')[number - 2]} run of a session on" if number else ""
+
+
 def count(number: int, noun: str) -> str:
     """`1 node`, `17 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from subgraph.documents import Number, to_json
+from subgraph.documents import Number, absent, to_json
 
 
 class Status(StrEnum):
@@ -86,6 +86,7 @@ class Verdict:
         build, run: the candidate's own seconds; `run` over all samples.
         stored: taken from the store, nothing was run.
         pooled: it ran beside other regions in one model; agreement there is no proof.
+        from_run: the run of a session from which on it is wrong, where the first one is right; else None.
 
     >>> verdict = Verdict(Status.FAIL, Signature.REFUSED, "no operator LSTM")
     >>> verdict.status.value, verdict.signature.value, verdict.why
@@ -101,6 +102,7 @@ class Verdict:
     run: float = 0.0
     stored: bool = False
     pooled: bool = False
+    from_run: int | None = None
 
     @property
     def label(self) -> str:
@@ -116,7 +118,7 @@ class Verdict:
         """The verdict as a document has it."""
         return VerdictDocument(
             self.status, self.signature, self.label, self.why, self.outputs, self.process,
-            self.build, self.run, self.stored, self.pooled,
+            self.build, self.run, self.stored, self.pooled, from_run=self.from_run,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -138,6 +140,7 @@ class VerdictDocument:
     run_seconds: float
     stored: bool
     pooled: bool
+    from_run: int | None = absent()
 
 
 # An output without comparable values decides only if no output has any.

@@ -39,7 +39,7 @@ from subgraph.reports._forms import SCHEMA as SCHEMA
 from subgraph.reports._forms import can_render as can_render
 from subgraph.reports._forms import rendered as rendered
 from subgraph.reports._forms import renderer as renderer
-from subgraph.text import clean, count, prediction, source_line
+from subgraph.text import clean, count, from_run, prediction, source_line
 
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
@@ -201,7 +201,7 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         wrong = len({i for f in findings for i in f["indices"]})
         what = "refused" if all(f["signature"] == "refused" for f in findings) else "wrong"
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
-        return f"{masked}{what}: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
+        return f"{masked}{what}{since(document)}: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
 
@@ -231,7 +231,12 @@ def _verdict(document: Document, quoted: Quoted) -> str:
     most = "" if finding["certified"] else "at most "
     nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
     refuses = all(f["signature"] == "refused" for f in document["findings"])
-    return f"{'refused' if refuses else 'wrong'}: {most}{nodes}: {_place(finding, quoted)}"
+    return f"{'refused' if refuses else 'wrong'}{since(document)}: {most}{nodes}: {_place(finding, quoted)}"
+
+
+def since(document: Document) -> str:
+    """` from the second run of a session on`; "" where the first run is wrong as well."""
+    return f" {words}" if (words := from_run(document["whole"].get("from_run"))) else ""
 
 
 def _place(finding: Document, quoted: Quoted) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph.documents import absent
 from subgraph.drawing.network import Network
@@ -55,4 +55,4 @@ class Agreement:
 class WholeDocument(VerdictDocument):
     """The verdict on the whole model. `ranking`: by output that looks like class scores; the worst over all samples."""
 
-    ranking: Mapping[str, Agreement]
+    ranking: Mapping[str, Agreement] = field(kw_only=True)

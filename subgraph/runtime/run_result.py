@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import filecmp
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.documents import from_json, to_json
+from subgraph.documents import absent, from_json, to_json
 from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
@@ -29,6 +30,7 @@ class Job:
         into: the folder that these are written into.
         fresh: in a process that has run nothing before, and ends after this.
         options: of the backend's `load`; None for those of the candidate.
+        passes: how many times all samples are run, one pass behind the other, in the one session.
     """
 
     model: Path
@@ -37,6 +39,7 @@ class Job:
     into: Path
     fresh: bool = False
     options: Mapping[str, Any] | None = None
+    passes: int = 1
 
     def within(self, folder: Path) -> Job:
         """The same job, whose paths are relative to this folder."""
@@ -58,6 +61,8 @@ class RunResult:
         made: when it was run, in seconds since 1970.
         sources: files that the candidate imported, where it is a Python file: path → digest.
         ended: its process did not survive it; not stored.
+        later: what further passes of its session gave, in their order; empty where they gave the same bits.
+        number: of its pass in its session. first: what the first pass gave, where this is a later one.
     """
 
     tensors: tuple[Mapping[str, Record], ...] = ()
@@ -69,6 +74,20 @@ class RunResult:
     made: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
+    later: tuple[RunResult, ...] = ()
+    number: int = 1
+    first: RunResult | None = None
+
+    def nth(self, number: int) -> RunResult:
+        """What a pass of the session gave; 1 is the first."""
+        if number == 1 or not self.later:
+            return self
+        later = self.later[min(number - 2, len(self.later) - 1)]
+        return replace(later, number=number, first=replace(self, later=()))
+
+    def changed(self, change: Callable[[RunResult], RunResult]) -> RunResult:
+        """The result with a change made to each of its passes."""
+        return replace(change(self), later=tuple(map(change, self.later)))
 
     def differing(self, other: RunResult) -> set[str]:
         """Names of the tensors that only one of two runs gave, or that differ in type, shape or any bit."""
@@ -80,13 +99,17 @@ class RunResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document that a store entry keeps; `from_entry` reads it."""
+        return dict(to_json(self._stored()))
+
+    def _stored(self) -> StoredResult:
         v = self.failure
         samples = zip(self.tensors, self.others, strict=True)
-        stored = StoredResult(
+        later = tuple(one._stored() for one in self.later)
+        return StoredResult(
             self.build, self.run, tuple(StoredSample(tuple(of.values()), others) for of, others in samples),
             StoredFailure(v.status, v.signature, v.why, v.process) if v else None, self.made, self.sources,
+            later or None,
         )  # fmt: skip
-        return dict(to_json(stored))
 
 
 @dataclass(frozen=True)
@@ -117,6 +140,7 @@ class StoredResult:
     failure: StoredFailure | None
     made: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
+    later: tuple[StoredResult, ...] | None = absent()
 
 
 def _equal(one: Record, other: Record) -> bool:
@@ -127,9 +151,16 @@ def _equal(one: Record, other: Record) -> bool:
 
 def from_entry(entry: StoreEntry) -> RunResult:
     """The result that a store entry keeps, with absolute paths."""
-    result = from_document(entry.document)
-    tensors = [{n: r.within(entry.folder) for n, r in sample.items()} for sample in result.tensors]
-    return replace(result, tensors=tuple(tensors), stored=True, sources={})
+    return replace(_within(from_document(entry.document), entry.folder), stored=True, sources={})
+
+
+def _within(result: RunResult, folder: Path) -> RunResult:
+    """The result, whose files are relative, with paths in this folder."""
+
+    def placed(one: RunResult) -> RunResult:
+        return replace(one, tensors=tuple({n: r.within(folder) for n, r in sample.items()} for sample in one.tensors))
+
+    return result.changed(placed)
 
 
 def from_document(document: object) -> RunResult:
@@ -138,13 +169,19 @@ def from_document(document: object) -> RunResult:
     Raises:
         InputError: it is damaged.
     """
-    stored = from_json(StoredResult, document, "a stored result")
+    return _result_of(from_json(StoredResult, document, "a stored result"))
+
+
+def _result_of(stored: StoredResult) -> RunResult:
     verdict = None
     if f := stored.failure:
         verdict = Verdict(f.status, f.signature, f.why, (), f.process, stored.build, stored.run)
     tensors = tuple({record.name: record for record in sample.tensors} for sample in stored.samples)
     others = tuple(sample.others for sample in stored.samples)
-    return RunResult(tensors, others, verdict, stored.build, stored.run, made=stored.made, sources=stored.sources)
+    later = tuple(map(_result_of, stored.later or ()))
+    return RunResult(
+        tensors, others, verdict, stored.build, stored.run, made=stored.made, sources=stored.sources, later=later
+    )
 
 
 def unresolved(why: str) -> RunResult:
@@ -153,7 +190,7 @@ def unresolved(why: str) -> RunResult:
 
 
 def run_model(worker: Worker, job: Job) -> RunResult:
-    """Load a model, run it once per sample, and write its outputs. A failure is a result as well.
+    """Load a model, run it once per sample and pass, and write its outputs. A failure is a result as well.
 
     Raises:
         BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
@@ -161,7 +198,7 @@ def run_model(worker: Worker, job: Job) -> RunResult:
     """
     result = _run_model(worker, job)
     sources: Mapping[str, str] = {}
-    if worker.alive or not result.failure:
+    if worker.alive or not any(one.failure for one in (result, *result.later)):
         try:
             sources = worker.sources()
         except WorkerDied as e:  # just after its answer
@@ -171,12 +208,31 @@ def run_model(worker: Worker, job: Job) -> RunResult:
 
 
 def _run_model(worker: Worker, job: Job) -> RunResult:
-    build = seconds = 0.0
-    runs = []
+    build = 0.0
     try:
         build = worker.load("cut", job.model, job.options or {})
+    except (OutputError, OutOfTime):
+        raise
+    except SubcutError as e:
+        return RunResult(failure=_failure(e, worker, build, 0.0), build=build)
+    first, later = _run_pass(worker, job, "", build), list[RunResult]()
+    with suppress(OutOfTime):  # what is known of the first pass stays known
+        while not (first, *later)[-1].failure and len(later) + 1 < job.passes:
+            later.append(_run_pass(worker, job, f"p{len(later) + 1}-", build))
+    if any(one.failure or _within(one, job.into).differing(_within(first, job.into)) for one in later):
+        return replace(first, later=tuple(later))
+    for file in (file for one in later for sample in one.tensors for r in sample.values() for file in r.files):
+        (job.into / file).unlink(missing_ok=True)
+    return first
+
+
+def _run_pass(worker: Worker, job: Job, prefix: str, build: float) -> RunResult:
+    """Run each sample once; `prefix`: of the files' names."""
+    seconds, runs = 0.0, []
+    try:
         for k, sample in enumerate(job.feeds):
-            runs.append(worker.run("cut", job.into, {n: f"s{k}-o{i}" for i, n in enumerate(job.outputs)}, sample))
+            stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
+            runs.append(worker.run("cut", job.into, stems, sample))
             seconds += runs[-1].seconds
     except (OutputError, OutOfTime):
         raise
@@ -205,6 +261,16 @@ def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdic
 
 def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
     """The results of groups of samples as one; each part comes with the numbers of its samples."""
+    passes = max((len(part.later) for _, part in parts), default=0)
+    first = _merged([(group, replace(part, later=())) for group, part in parts], samples)
+    later = [_merged([(group, part.nth(n + 2)) for group, part in parts], samples) for n in range(passes)]
+    return replace(first, later=tuple(later))
+
+
+def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
+    """A pass of all parts; a failure of one is that of all."""
+    if failed := next((part for _, part in parts if part.failure), None):
+        return failed
     tensors: list[Mapping[str, Record]] = [{}] * samples
     others: list[tuple[str, ...]] = [()] * samples
     for group, part in parts:

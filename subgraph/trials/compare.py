@@ -29,7 +29,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
-from subgraph.text import clean, count
+from subgraph.text import clean, count, from_run
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
@@ -140,7 +140,8 @@ class Comparison:
         if self.wrong_input:
             return f"wrong: {self.wrong_input}; {tensors} wrong"
         if whole is Status.FAIL:
-            return f"wrong: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
+            since = f" {from_run(self.whole.from_run)}" if self.whole.from_run else ""
+            return f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
         if bad:
             return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
         if whole is Status.UNRESOLVED:

@@ -33,11 +33,14 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
+from subgraph.text import from_run
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.forms import Form, FormsTried, ShippedModel, shipped_model
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.verdict import Judgement, Signature, Verdict, joined
+from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
+
+PASSES = 3  # of all samples, in which the whole is run in one session
 
 
 class NotStored(Exception):
@@ -79,6 +82,7 @@ class Trials(ReferenceModel):
         extra_runs, extra_nodes: trials that only `run_extra` asked for, and their nodes.
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
         began: when the session began, in seconds since 1970.
+        nth_run: which run of a session is judged: the first, or that from which on the whole goes wrong.
         run_by_hand: gives results in place of the workers, where a person runs the candidate.
     """
 
@@ -94,6 +98,7 @@ class Trials(ReferenceModel):
     extra_nodes: int = 0
     seen_keys: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
+    nth_run: int = 1
     run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = None
     _outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
 
@@ -111,7 +116,7 @@ class Trials(ReferenceModel):
     @property
     def multi(self) -> bool:
         """Does the candidate take several disconnected cuts in one model? Only plain ones can be merged."""
-        if self.candidate_model or self.as_loop:
+        if self.candidate_model or self.as_loop or self.nth_run > 1:
             return False
         return bool(self.about.multi if self.candidate.multi is None else self.candidate.multi)
 
@@ -143,8 +148,16 @@ class Trials(ReferenceModel):
             return unresolved(why)
         form = self.form_of(region) if feeds is None else Form.CUT
         result = self._run_as(form, region, feeds, repetition, fresh)
-        begins = form is Form.SHIPPED and not self.forms.verdicts
-        return self._try_forms(region, result, repetition, fresh) if begins else result
+        if form is Form.SHIPPED and not self.forms.verdicts:
+            result = self._try_forms(region, result, repetition, fresh)
+        if self.nth_run == 1 and result.later:
+            self.nth_run = self._first_wrong(region, result)
+        return result.nth(self.nth_run)
+
+    def _first_wrong(self, region: Region, result: RunResult) -> int:
+        """The run of a session from which on a region goes wrong, where the first one is right; else 1."""
+        passes = range(2, len(result.later) + 2)
+        return next((n for n in passes if self.verdict_of(region, result.nth(n)).from_run), 1)
 
     def run_extra(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
@@ -221,7 +234,7 @@ class Trials(ReferenceModel):
         every = [(list(range(len(self.values.samples))), self.values.records)]  # one file serves all samples
         for samples, records in every if form is Form.SHIPPED else self.sample_groups(region, feeds):
             key = partial(self._key, self._input_key(form, region, records), repetition)
-            run = partial(self._run_model, form, region, records, fresh)
+            run = partial(self._run_model, form, region, records, fresh, self._passes(region, feeds))
             try:
                 result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
             except ModelError as e:
@@ -229,14 +242,21 @@ class Trials(ReferenceModel):
                     raise
                 return unresolved(e.what)  # it has no such piece
             self.seen_keys[stored_key] = result.made
-            if self.candidate_model:
-                result = self.candidate_model.translated(region, result, records, self.new_folder)
+            if other := self.candidate_model:
+                translate = partial(other.translated, region, reference_values=records, new_folder=self.new_folder)
+                result = result.changed(translate)
             if result.failure:
                 return self._unless_outgrown(region, result.failure) or result
             parts.append((samples, result))
         return merge(parts, len(self.values.samples))
 
-    def _run_model(self, form: Form, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
+    def _passes(self, region: Region, feeds: Feeds | None) -> int:
+        """How many times all samples are run in one session. A command's runs are processes of their own."""
+        if self.candidate.runs_commands:
+            return 1
+        return PASSES if feeds is None and region == self._whole else self.nth_run
+
+    def _run_model(self, form: Form, region: Region, records: Feeds, fresh: bool, passes: int, into: Path) -> RunResult:
         """Write the model, build and run it in a worker; the result's files lie in `into`."""
         if self.only_stored:
             raise NotStored
@@ -249,7 +269,7 @@ class Trials(ReferenceModel):
             if not self.candidate.can.tflite_operators:
                 load_origin.write_own_format(folder / "model.onnx", folder)
             options = self.candidate.options
-            return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options))
+            return self.workers.run(Job(folder / "model.onnx", feeds, outputs, into, fresh, options, passes))
 
     def write_cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
         """What the candidate is given: the cut, as `model.onnx` in `folder`, and the tensors that it is fed per sample.
@@ -283,7 +303,8 @@ class Trials(ReferenceModel):
 
     def _key(self, input_key: str, repetition: int, fresh: bool) -> str:
         other = [self.candidate_model.identity] if self.candidate_model else []
-        return digest("trial/2", input_key, self.candidate_key.text, repetition, fresh, *other)
+        nth = [] if self.nth_run == 1 else [f"run {self.nth_run}"]
+        return digest("trial/2", input_key, self.candidate_key.text, repetition, fresh, *other, *nth)
 
     def _input_key(self, form: Form, region: Region, records: Feeds) -> str:
         """A hash of what the candidate is given: a file or a cut, and the values that enter it."""
@@ -296,6 +317,18 @@ class Trials(ReferenceModel):
 
     def verdict_of(self, region: Region, result: RunResult) -> Verdict:
         """The verdict on a run result: each output of each sample compared with the reference's value."""
+        verdict = self._verdict_of(region, result)
+        if not result.first or verdict.status is not Status.FAIL:
+            return verdict
+        first = self._verdict_of(region, result.first)
+        right = {(j.name, j.sample) for j in first.outputs if j.status is Status.AGREE}
+        wrong = {(j.name, j.sample) for j in verdict.outputs if j.status is Status.FAIL}
+        if first.status is Status.FAIL and not wrong & right:
+            return verdict
+        why = f"{from_run(result.number)}: {verdict.why}"
+        return replace(verdict, why=why, from_run=result.number)
+
+    def _verdict_of(self, region: Region, result: RunResult) -> Verdict:
         if result.failure:
             return replace(result.failure, stored=result.stored)
         expected = self._expected(region)

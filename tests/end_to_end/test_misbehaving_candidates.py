@@ -40,11 +40,13 @@ def load(model, options):
     names = [o.name for o in session.get_outputs()]
     if names != ["y"]:
         {load}
+    noted = []  # further runs of a session are no trials
     def run(feeds):
         found = dict(zip(names, session.run(names, dict(feeds))))
         if names == ["y"]:  # the probe of one operator, asked where the whole gives nothing
             return found
-        count = note("run " + "+".join(names))
+        noted[:] = noted or [note("run " + "+".join(names))]
+        count = noted[0]
         {run}
         return found
     return run
@@ -69,7 +71,7 @@ echo "run" >> "{folder}/log"
 
 
 def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each run adds a line to `log`."""
+    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each session that runs adds a line to `log`."""
     (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
     return ("-c", "odd.py")
 

@@ -18,8 +18,8 @@ Several words of one option are joined by `+`:
     above   a number: aborts only if an input has a larger element
     refuses names, `*` for all: refuses every model that contains one of them
     pause   seconds that each run takes
-    log     a folder, whose file `log` gets a line per load and per run (a file would be part of the candidate);
-            while it has a file `stop` with a number, runs from this number on wait
+    log     a folder, whose file `log` gets a line per load and per session that runs (a file would be part of the
+            candidate); while it has a file `stop` with a number, runs from this number on wait
     after   a number: from this load on, as `log` counts them, the faults of `then` hold: a word of `TURNS`, or names
     often   per cent of the processes that are faulty, drawn by `seed` and the process's position in `log`
 """
@@ -74,8 +74,12 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
     session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
 
+    noted: list[str] = []
+
     def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        _wait(options, sum(line.endswith(" run") for line in _note(options, "run")))
+        if not noted:
+            noted[:] = _note(options, "run") or ["no log"]
+            _wait(options, sum(line.endswith(" run") for line in noted))
         time.sleep(float(options.get("pause", 0)))
         large = max((float(np.max(value)) for value in feeds.values() if value.dtype.kind in "fiu"), default=0.0)
         if _means(options.get("dies", ""), held) and large > float(options.get("above", "-inf")):
