@@ -71,7 +71,7 @@ echo "run" >> "{folder}/log"
 
 
 def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each session that runs adds a line to `log`."""
+    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each session adds a line to `log`."""
     (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
     return ("-c", "odd.py")
 
