@@ -63,7 +63,7 @@ def name_problem(name: str) -> str:
         return "it is too long"
     if any(part[-1] in ". " or part[0] == " " for part in parts):
         return "a space or a dot at an end, which not every system keeps"
-    if any(part.split(".")[0].lower() in folders.DEVICES for part in parts):
+    if any(map(folders.is_device, parts)):
         return "some systems keep that name for a device"
     return ""
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from subgraph import system
 from subgraph.errors import DataError, ModelError, OutputError
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, folders
 from subgraph.storage.file_kinds import HEAD, recognise
 from subgraph.storage.tensors import np_dtype
 
@@ -468,7 +468,7 @@ def _inside(name: str, location: str, model: Path) -> Path:
     parts = location.replace("\\", "/").split("/")
     if "\0" in location or location.startswith(("/", "\\")) or ":" in parts[0]:
         raise DataError(f"{refuse} is an absolute path", "only files inside the model's folder are read")
-    if ".." in parts:
+    if ".." in parts or folders.leads_out(location):  # a device, a stream
         raise DataError(f"{refuse} leads out of the model's folder", "only files inside the model's folder are read")
     try:
         file = (folder / location).resolve(strict=True)

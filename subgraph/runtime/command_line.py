@@ -21,7 +21,8 @@ from subgraph.plugins import HOME
 from subgraph.text import nearest
 
 PLACES = {"convert": ("model", "converted", "host"), "run": ("model", "converted", "inputs", "outputs", "host")}
-CODE = (".py", ".sh", ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
+SCRIPTS = (".py", ".sh", ".bat", ".cmd", ".ps1")
+CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
 MAX_FILES, MAX_FOLDERS = 500, 1000  # of code, and that are looked into: reading them takes a second
 MAX_HASHED = 64 << 20  # bytes; of larger files size and time are compared
 LEFT_OUT = {"subcut_out", "__pycache__", "node_modules", "site-packages", "dist-packages"}  # names of folders
@@ -118,7 +119,7 @@ def code_below(folders: Iterable[Path]) -> Code:
         found += (Path(e.path) for e in entries if e.name.endswith(CODE) and e.is_file())
         for inner in (Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)):
             if (inner / "pyvenv.cfg").is_file():
-                found += filter(is_file, [inner / "bin" / "python"])
+                found += filter(is_file, [inner / system.PYTHON])
             elif not inner.name.startswith(".") and inner.name not in LEFT_OUT:
                 waiting.append(inner)
     return Code(tuple(sorted(set(found[:MAX_FILES]))), not waiting and len(found) <= MAX_FILES)
@@ -144,12 +145,14 @@ def _contents(path: Path, size: int, changed: int) -> str:
 
 def installed(files: Iterable[Path]) -> list[str]:
     """The packages, with their versions, that are installed for the Python interpreters among these files, sorted."""
-    homes = {home for f in files if re.match(r"python[\d.]*$", f.name) for home in (f.parent, f.resolve().parent)}
+    homes = {
+        home for f in files if re.match(r"python[\d.]*(\.exe)?$", f.name) for home in (f.parent, f.resolve().parent)
+    }
     libraries = {
         library
         for home in homes
         for name in _LIBRARIES
-        for library in home.parent.glob(f"lib/python3*/{name}")
+        for library in (*home.parent.glob(f"lib/python3*/{name}"), home.parent / "Lib" / name, home / "Lib" / name)
     }  # fmt: skip
     return sorted(
         info.stem for library in libraries for end in ("dist", "egg") for info in library.glob(f"*.{end}-info")
@@ -166,7 +169,8 @@ def imported() -> dict[str, str]:
 
 def is_users(name: str) -> bool:
     """Is it the name of a file of code outside subcut, Python and the installed packages?"""
-    others = ("<", str(HOME), str(HOME.resolve()), str(Path(os.__file__).parent))
+    libraries = (str(Path(os.__file__).parent), str(Path(sys.base_prefix, "DLLs")))  # the other one on Windows
+    others = ("<", str(HOME), str(HOME.resolve()), *libraries)
     return not name.startswith(others) and not any(word in name for word in _LIBRARIES)
 
 
@@ -189,7 +193,7 @@ def _is_script(file: Path) -> bool:
     """Is it a text that a program runs?"""
     try:
         with file.open("rb") as stream:
-            return file.suffix in (".py", ".sh") or stream.read(2) == b"#!"
+            return file.suffix in SCRIPTS or stream.read(2) == b"#!"
     except OSError:
         return False
 

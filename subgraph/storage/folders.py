@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
-from subgraph.system import Lock, interrupts_delayed, move
+from subgraph.system import SPECIAL_NAMES, Lock, interrupts_delayed, move
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
-DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
+DEVICES = {"con", "conin$", "conout$", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
 MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
@@ -37,7 +37,7 @@ def safe_name(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain).strip("._-") or "x"
-    if plain.lower().split(".")[0] in DEVICES:
+    if is_device(plain):
         plain = f"x_{plain}"
     if plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME:
         return plain
@@ -59,14 +59,24 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
     return out
 
 
+def is_device(part: str) -> bool:
+    """Does Windows keep this part of a path for a device, whatever its extension?
+
+    >>> [is_device(part) for part in ("con", "NUL.txt", "com¹ .x", "console")]
+    [True, True, True, False]
+    """
+    return unicodedata.normalize("NFKC", part).split(".")[0].strip().lower() in DEVICES
+
+
 def leads_out(name: str) -> bool:
-    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a stream of another file.
+    r"""Would a file of this name lie outside of its folder, on some system? On Windows also a device, or a stream.
 
     >>> [leads_out(name) for name in ("inputs/x.npy", "a..b", "../x", r"..\x", "/x", "C:x", r"\\host\share\x")]
     [False, False, True, True, True, True, True]
     """
     path = PureWindowsPath(name)  # it knows both separators
-    return bool(path.anchor) or ".." in path.parts or (":" in name and isinstance(Path(), PureWindowsPath))
+    special = SPECIAL_NAMES and (":" in name or any(map(is_device, path.parts)))
+    return special or bool(path.anchor) or ".." in path.parts
 
 
 @contextmanager

@@ -26,6 +26,7 @@ KILLED = "SIGKILL"  # as of `crash_name`: the system ends processes so when memo
 APART: Mapping[str, Any] = {"start_new_session": True}  # options of `Popen`: Ctrl-C does not reach the process
 MARK = "SUBCUT_WORKER"  # in the environment of a group and of all that it starts, whatever session they move to
 PYTHON = "bin/python"  # in a virtual environment
+SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
 # What this system does less well than Linux, for `subcut doctor`.
 WEAKER: tuple[str, ...] = ()
 if sys.platform == "darwin":

@@ -182,19 +182,29 @@ def test_a_loop_runs_again_beside_its_folder(here: Path) -> None:
     assert done.exit_code == 1 and "goes wrong in step 0 of 4" in done.text and "squash (Tanh)" in done.text
 
 
-@pytest.mark.parametrize("folder", ["interrupted", "steps"])
+@pytest.mark.parametrize("folder", ["here/interrupted", "here/steps", "windows/interrupted"])
 def test_stored_runs_are_read(here: Path, folder: str) -> None:
-    place = bring_stored_runs(here, folder)
+    place = bring_stored_runs(here, f"../{folder}")
     entries = list(place.glob("*/*/entry.json"))
-    assert len(entries) > 5
+    assert len(entries) > 2
     with Store(place) as store:
         for entry in entries:
             found = store.get(entry.parent.name)
             assert found and found.document, entry
 
 
-def test_no_path_of_a_machine_is_kept() -> None:
+@pytest.mark.parametrize("case", ["results/shift__gate", "fault.zip"])
+def test_cases_of_windows_are_replayed(here: Path, case: str) -> None:
+    """Written there, read here; and what is written here, there, where `make test-windows` runs the tests above."""
+    for place in (here / "fault", here / "results"):
+        shutil.rmtree(place)
+    shutil.copytree(older_folders.WINDOWS, here, dirs_exist_ok=True)
+    assert in_process("replay", case, "-c", "wrong.py").exit_code == CASES[case]
+
+
+@pytest.mark.parametrize("folder", [older_folders.HERE, older_folders.WINDOWS])
+def test_no_path_of_a_machine_is_kept(folder: Path) -> None:
     assert str(ROOT) not in str(older_folders.PLACE)
-    for file in older_folders.HERE.rglob("*"):
+    for file in folder.rglob("*"):
         if file.is_file():
-            assert not re.search(rb"/(home|root|Users|work)/", file.read_bytes()), file
+            assert not re.search(rb"[/\\](home|root|Users|work)[/\\]", file.read_bytes()), file

@@ -17,7 +17,7 @@ from fixtures import graphs
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, folders
 from tests.helpers import text_models
 
 NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege; there are no pipes among files")
@@ -350,6 +350,13 @@ def test_external_data_that_cannot_be_had(tmp_path: Path, entries: dict[str, str
     with pytest.raises(DataError, match=says) as refusal:
         protobuf.locate(external(**entries), folder / "model.onnx")
     assert "'w'" in refusal.value.what
+
+
+@pytest.mark.parametrize("location", ["nul.txt", "folder/CON", "d:stream", "folder/d:stream"])
+def test_names_that_are_no_files_on_windows(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "SPECIAL_NAMES", True)
+    with pytest.raises(DataError, match=r"leads out of the model's folder|absolute"):
+        protobuf.locate(external(location=location), tmp_path / "model.onnx")
 
 
 INSIDE = ["d", "./d", "folder/d", "folder//d", "hard", "ünïcode d"]

@@ -4,6 +4,7 @@ commands from a project file run only if they are trusted. Covers `runtime.comma
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from subgraph.project import Project
 from subgraph.runtime import candidate, command_line
 from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
 from subgraph.runtime.command_line import Code, code_of_python
+from subgraph.system import PYTHON
 
 DOCS = Path(__file__).parents[2] / "docs/candidates"
 
@@ -454,15 +456,35 @@ def test_the_identity_covers_a_program_on_the_path(home: Path, tmp_path: Path, m
 def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -> None:
     library = home / ".venv/lib/python3.11/site-packages"
     library.mkdir(parents=True)
-    (home / ".venv/bin").mkdir()
+    python = home / ".venv" / PYTHON
+    python.parent.mkdir()
     (library / "tool-1.0.dist-info").mkdir()
-    script(home / ".venv/bin/python")
+    script(python)
     (home / ".venv/pyvenv.cfg").write_text("")
     script(home / "run.sh", 'PATH="$PWD/.venv/bin:$PATH" python run.py')
-    candidates = [parse(spec) for spec in ("cmd:.venv/bin/python run.py", "cmd:./run.sh")]
+    candidates = [parse(spec) for spec in (f"cmd:.venv/{PYTHON} run.py", "cmd:./run.sh")]
     before = [found.identity("")["installed"] for found in candidates]
     (library / "tool-1.0.dist-info").rename(library / "tool-1.1.dist-info")
     assert all(found.identity("")["installed"] != old for found, old in zip(candidates, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("python", "library"),
+    [
+        ("bin/python3.11", "lib/python3.11/dist-packages"),
+        ("Scripts/python.exe", "Lib/site-packages"),
+        ("python.exe", "Lib/site-packages"),
+    ],
+)
+def test_what_is_installed_for_an_interpreter(python: str, library: str, tmp_path: Path) -> None:
+    (tmp_path / library / "tool-1.0.dist-info").mkdir(parents=True)
+    assert command_line.installed([tmp_path / python]) == ["tool-1.0"]
+
+
+def test_libraries_of_the_interpreter_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has its extension modules beside `Lib`."""
+    monkeypatch.setattr(sys, "base_prefix", "/python")
+    assert not command_line.is_users(str(Path("/python/DLLs/_bz2.pyd"))) and command_line.is_users("/mine/_bz2.pyd")
 
 
 def test_the_identity_covers_what_a_table_depends_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

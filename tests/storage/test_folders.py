@@ -78,7 +78,6 @@ def test_a_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
     assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
 
 
-@pytest.mark.posix("under wine onnxruntime says that there is no DXGI")
 def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
     """Node and tensor names at once, through the command, with every tensor on disk, and the script after it."""
     odd = [n for n in NAMES if n != "\ud800"]  # protobuf holds no lone surrogates
@@ -98,7 +97,8 @@ def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
     for line in (place / "log.txt").read_text(encoding="utf-8").splitlines():
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (Command|Model File|Input|Output|Dump|Export|Check)", line)
     run = subprocess.run([sys.executable, place / "repro.py"], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "out put: bit-identical\n", "")
+    said = run.stderr.replace("Failed to create DXGI factory.\n", "")  # onnxruntime, under wine
+    assert (run.returncode, run.stdout, said) == (0, "out put: bit-identical\n", "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]
 
 

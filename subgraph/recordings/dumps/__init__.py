@@ -77,8 +77,14 @@ class WrittenNames:
                 self._written.setdefault(form, []).append(name)
 
     def find(self, recorded: str) -> list[str]:
-        """The same name; else those that would be written so, in the order of the model."""
-        return [recorded] if recorded in self.names else self._written.get(self.plain(recorded), [])
+        """The same name; else those that would be written so, in the order of the model.
+
+        `same~2` is what subcut writes for `same` beside `Same`, which is one file on some systems.
+        """
+        if recorded in self.names:
+            return [recorded]
+        forms = (self.plain(form) for form in (recorded, recorded.rpartition("~")[0] or recorded))
+        return next(filter(None, (self._written.get(form) for form in forms)), [])
 
     def alike(self, name: str) -> list[str]:
         """The names, this one among them, that subcut and the tool write in the same way."""

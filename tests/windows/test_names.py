@@ -1,0 +1,71 @@
+"""Names that Windows cannot have, `a:b` or `CON`: files get safe names, and are found again by the real ones.
+
+Runs on every system, since a folder that one writes is read on another.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from subgraph.cases.zip_archive import require_names
+from tests.helpers.run_command import chain, in_process, tree
+
+ODD = [
+    "a:b", "what?", "*", "CON", "nul.txt", "trailing.", "blank ", "Same", "same", "x" * 300, r"C:\x", r"\\host\share",
+    r"..\up", "file:stream", "/abs", "<|>", '"',
+]  # fmt: skip
+CANDIDATE = """
+import onnx, onnxruntime
+
+def load(model, options):
+    network = onnx.load(model)
+    for node in network.graph.node:
+        if node.name == "nul.txt":
+            node.op_type = "Exp"
+    session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds)))
+"""
+
+
+@pytest.fixture(params=["short", "long"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, in which the test stands, with a model whose nodes and tensors are named so; `long`: its path."""
+    folder = tmp_path.joinpath(*(["d" * 60] * 5 if request.param == "long" else ["d"]))
+    folder.mkdir(parents=True)
+    network = onnx.load(chain(tmp_path / "chain.onnx", [*ODD, "last"], ODD, "in:0", "out*"))
+    for node in network.graph.node:
+        node.op_type = "Softplus"
+    onnx.save(network, folder / "odd.onnx")
+    np.save(folder / "x.npy", np.array([[0.1, 0.2, 0.3]], np.float32))
+    (folder / "wrong.py").write_text(CANDIDATE, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_search_and_what_is_made_of_it(place: Path) -> None:
+    found = in_process("bisect", "odd.onnx", "-i", "x.npy", "-c", "wrong.py", "-q", "-o", "out")
+    assert found.exit_code == 1
+    (finding,) = found.document["findings"]
+    assert finding["nodes"] == ["nul.txt"]
+    assert in_process("replay", finding["case"], "-c", "wrong.py").exit_code == 1
+    assert in_process("bundle", "out/bisect-wrong.py", "-o", "bundle.zip", "-q").exit_code == 0
+    assert in_process("replay", "bundle.zip", "-c", "wrong.py", "-o", "unpacked", "-q").exit_code == 1
+    require_names(list(tree(place)), "the folder")
+
+
+def test_every_tensor_is_found_again(place: Path) -> None:
+    cut = in_process("cut", "odd.onnx", "-i", "x.npy", "-s", "CON", "-e", "trailing.", "--dump", "all", "-o", "out")
+    assert cut.exit_code == 0
+    (case,) = (path.parent for path in place.glob("out/*/manifest.json"))
+    assert in_process("export", case, "-o", "exported", "--format", "npy").exit_code == 0
+    assert len({path.stem for path in place.glob("exported/**/*.npy")}) == 4  # the input, and a tensor per node
+    assert in_process("dump", "odd.onnx", "-i", "x.npy", "--all", "-o", "dumped").exit_code == 0
+    compared = in_process("compare", "odd.onnx", "-i", "x.npy", "--recorded", "dumped", "-o", "out")
+    assert compared.exit_code == 0 and "not seen" not in compared.text, compared.text
+    require_names(list(tree(place)), "the folder")
