@@ -193,8 +193,8 @@ def _compared(check: Asked, graph: Graph, original: conversion.Original, head: s
     from subgraph.reports.text import render_compared
 
     resolve.log_random_inputs(check.feeding)
-    recorded = folder / f"{graph.path.stem}-original"
     try:
+        recorded = check.output / f"{graph.path.stem}-original"  # stays, for `--recorded`
         fed = _fed(graph, check.feeding, folder / "inputs")
         log.info("running the original")
         unpaired = conversion.original_values(original, graph, [_files(sample) for sample in fed.records], recorded)

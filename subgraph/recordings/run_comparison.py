@@ -99,8 +99,9 @@ class RunComparison:
         return sum(matched.unlike for matched in self.matched)
 
     def needing(self, names: Sequence[str]) -> RunComparison:
-        """The same, which agrees only if all these tensors were compared."""
-        return replace(self, unseen_outputs=tuple(n for n in names if n not in self.rows or not self.rows[n].compared))
+        """The same, which agrees only if all these tensors were compared; others that cannot be are left out."""
+        rows = {n: row for n, row in self.rows.items() if n in names or row.in_place is not None}
+        return replace(self, rows=rows, unseen_outputs=tuple(n for n in names if n not in rows or not rows[n].compared))
 
     @property
     def status(self) -> Status:

@@ -24,8 +24,10 @@ _TEXT_GRAPH = "save the graph as a binary .pb (tf.io.write_graph with as_text=Fa
 _TFLITE = "name it as the model: subcut reads it (pip install 'subcut[tflite]')"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
+_TORCH_SCRIPT = "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
 _WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
+_ONNX_AS = "onnx.save(onnx.load('FILE', format='{}'), 'model.onnx') converts it"
 _INPUTS = "name the model first, then the inputs with -i"
 
 
@@ -71,13 +73,16 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"version https://git-lfs", FileKind("a git-lfs pointer", "run `git lfs pull` to get the model itself")),
     (r".{4}ORTM", FileKind("onnxruntime's .ort format", "use the .onnx it was made from")),
     (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
-    (r"PK\x03\x04.*(\.data/|/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
+    (r"PK\x03\x04.*(/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
      r"|models/model\.json)",
      FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM)),
+    (r"PK\x03\x04.*/code/__torch__", FileKind("a TorchScript file", _TORCH_SCRIPT)),
     (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", _PYTORCH_FILE),
     (r"PK\x03\x04.*\.npy", FileKind("a .npz of arrays", _INPUTS)),
     (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", FileKind("a Keras model", _CONVERT, Family.KERAS)),
     (r"PK\x03\x04", FileKind("a zip archive", "unpack it first")),
+    (r"\x1f\x8b", FileKind("a gzip archive", "unpack it first: gunzip -k FILE")),
+    (r"GGUF", FileKind("a GGUF file, weights for llama.cpp", _WEIGHTS)),
     (r"\x80[\x02-\x05].*torch", _PYTORCH_FILE),
     (r"\x80[\x02-\x05]", FileKind("a Python pickle, which subcut never loads", _TORCH)),
     (r"\x89HDF\r\n", FileKind("an HDF5 file, as Keras writes", _CONVERT, Family.KERAS)),
@@ -91,8 +96,10 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
      FileKind("OpenVINO's IR (.xml)",
               "name the .onnx that it was converted from; openvino reads that itself (-c openvino)")),
     (r"\s*(ir_version|opset_import)\b[^\0]*:",
-     FileKind("an ONNX model as text",
-              "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it")),
+     FileKind("an ONNX model as text", _ONNX_AS.format("textproto"))),
+    (r"\s*<\s*(ir_version|opset_import)\s*:", FileKind("an ONNX model as text", _ONNX_AS.format("onnxtxt"))),
+    (r"(?i)\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
+     FileKind("an ONNX model as JSON", _ONNX_AS.format("json"))),
     (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
      FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE)),
     (r"[^\0]*\bnode\s*\{", FileKind("a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH)),

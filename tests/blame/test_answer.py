@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from subgraph.blame.answer import paragraph, plain, script, states
 from subgraph.cases.find_case import FoundCase
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature
+from tests.helpers import text_models
 
 
 def found(**fields: Any) -> BlameDocument:
@@ -75,3 +80,18 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
         code = script(case, [("A",)], is_onnxruntime=is_onnxruntime)
         compile(code, "script.py", "exec")
         assert len(code.splitlines()) <= 10
+
+
+def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
+    """A kernel is as wrong without optimisations: a release compared with itself gave 0.0."""
+    model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg (x) }")
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    held = {}
+    for name, folder, value in (("x", "inputs", [1, 2]), ("y", "outputs", [-1, -2.5])):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / f"{name}.npy", np.array(value, np.float32))
+        held[name] = (Record(name, "tensor", "float32", ((2,),), (str(tmp_path / folder / f"{name}.npy"),)),)
+    case = FoundCase(tmp_path, ("",), {"x": held["x"]}, {"y": held["y"]}, {})
+    (tmp_path / "script.py").write_text(script(case, [], is_onnxruntime=True), encoding="utf-8")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[] [0.5]"), done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zipfile
 from pathlib import Path
@@ -80,8 +81,17 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
         archive.writestr("m/models/model.json", "{}")
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:  # that of torch.save
         archive.writestr("m/data.pkl", b"\x80\x02.")
+        archive.writestr("m/.data/serialization_id", b"1")
+    with zipfile.ZipFile(tmp_path / "js.pt", "w") as archive:  # that of torch.jit.save
+        for file in ("data/0", "data.pkl", "code/__torch__/linear.py", ".data/serialization_id"):
+            archive.writestr(f"js/{file}", b"1")
+    onnx.save(model, tmp_path / "m.json", format="json")
+    onnx.save(model, tmp_path / "m.onnxtxt", format="onnxtxt")
+    (tmp_path / "m.onnx.gz").write_bytes(gzip.compress(model.SerializeToString()))
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(16))
     kinds = {"m.textproto": "as text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort", "m.pt2": "exported program",
-             "m.pt": "a PyTorch file"}  # fmt: skip
+             "m.pt": "a PyTorch file", "js.pt": "a TorchScript file", "m.json": "an ONNX model as JSON",
+             "m.onnxtxt": "an ONNX model as text", "m.onnx.gz": "a gzip archive", "m.gguf": "a GGUF file"}  # fmt: skip
     for name, kind in kinds.items():
         with pytest.raises(ModelError) as refusal:
             protobuf.read(tmp_path / name)

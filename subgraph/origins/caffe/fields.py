@@ -1,8 +1,8 @@
 """The fields of a layer's parameters that change what it computes: names, kinds, defaults. A subset of `caffe.proto`.
 
 Facts from BVLC's caffe.proto (https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto); those of Permute,
-Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from DeepLab. A field that is
-not listed is an error and not ignored: it may be a typo, or change the result.
+Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from DeepLab; `ceil_mode` from
+PSPNet. A field that is not listed is an error and not ignored: it may be a typo, or change the result.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _MESSAGES = {
     "nms_param": "nms_threshold:float=0.3 top_k:int=-1 eta:float=1",
     "norm_param": "across_spatial:bool=true scale_filler:skip channel_shared:bool=true eps:float=1e-10",
     "permute_param": "order:size*",
-    "pooling_param": f"{_POOL} stride_h:size stride_w:size engine:skip global_pooling:bool=false round_mode:word=CEIL",
+    "pooling_param": f"{_POOL} stride_h:size stride_w:size engine:skip global_pooling:bool=false round_mode:word=CEIL "
+    "ceil_mode:bool=true",
     "power_param": "power:float=1 scale:float=1 shift:float=0",
     "prelu_param": "filler:skip channel_shared:bool=false",
     "prior_box_param": "min_size:float* max_size:float* aspect_ratio:float* flip:bool=true clip:bool=false "

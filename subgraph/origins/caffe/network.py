@@ -16,7 +16,7 @@ from subgraph.origins.caffe import detection, layers, shapes, windows
 from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, expected_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
-from subgraph.origins.caffe.text import Message
+from subgraph.origins.caffe.text import Message, Scalar
 from subgraph.text import clean, count, nearest
 
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
@@ -80,7 +80,11 @@ def convert(
     Raises:
         ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the layer or line.
     """
-    net = Parameters("net", tree, where)
+    try:
+        net = Parameters("net", tree, where)
+    except ModelError:  # of a layer that is not known, the parameters are not either
+        _require_known(tree, where)
+        raise
     texts = [*_layers(net, tree, where)]
     builder = Builder(where, weights, seed)
     builder.taken = {name for layer in texts for name in (layer.name, *layer.bottoms, *layer.tops)}
@@ -130,7 +134,7 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
         if not _is_tested(fields) or kind in _IGNORED:
             continue
         if kind not in CONVERTERS and kind not in _INPUTS:
-            raise _unknown(fields, kind, message, where)
+            raise _unknown(fields.name, kind, message, where)
         if fields.name in seen:
             raise ModelError(
                 f"{where}, line {message.line}: two layers are called '{clean(fields.name)}'", "rename one"
@@ -151,8 +155,25 @@ def _is_tested(fields: Parameters) -> bool:
     return any(map(meets, fields.include)) if fields.include else not any(map(meets, fields.exclude))
 
 
-def _unknown(fields: Parameters, kind: str, message: Message, where: str) -> ModelError:
-    what = f"{where}, line {message.line}: layer '{clean(fields.name)}' is of the type '{clean(kind)}'"
+def _require_known(tree: Message, where: str) -> None:
+    """
+    Raises:
+        ModelError: a layer is of a type that is not known, or the network is of Caffe's first form.
+    """
+    for field, message in tree.fields:
+        if field not in ("layer", "layers") or not isinstance(message, Message):
+            continue
+        words = {name: value.text for name, value in message.fields if isinstance(value, Scalar)}
+        kind = words.get("type", "")
+        if field == "layers" and any(name == "layer" for name, _ in message.fields):
+            what = f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in each `layers`"
+            raise ModelError(what, "upgrade_net_proto_text of Caffe writes it as subcut reads it")
+        if field == "layer" and kind and not {kind} & {*CONVERTERS, *_INPUTS, *_IGNORED}:
+            raise _unknown(words.get("name", ""), kind, message, where)
+
+
+def _unknown(name: str, kind: str, message: Message, where: str) -> ModelError:
+    what = f"{where}, line {message.line}: layer '{clean(name)}' is of the type '{clean(kind)}'"
     if kind.endswith("Loss"):
         return ModelError(f"{what}, which is for training", "name the deploy.prototxt, without data and loss layers")
     return ModelError(f"{what}, which subcut does not convert", f"known: {', '.join(sorted(CONVERTERS))}")

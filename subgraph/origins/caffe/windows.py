@@ -80,7 +80,7 @@ def pooling(layer: CaffeLayer) -> None:
     kernel, stride, pad = (_per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0)))
     if any(q >= k for q, k in zip(pad, kernel, strict=True)):
         raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
-    rounded_up = p.round_mode in ("CEIL", "0")
+    rounded_up = p.ceil_mode and p.round_mode in ("CEIL", "0")
     spans = [n + 2 * q - k for n, k, q in zip(shape[2:], kernel, pad, strict=True)]
     sizes = [(-(-span // s) if rounded_up else span // s) + 1 for span, s in zip(spans, stride, strict=True)]
     outside = [(o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)]

@@ -91,15 +91,18 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
 
 
 def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path) -> str:
-    """Run the original on samples (`.npy` files by input of the ONNX model), and record what it computes in `folder`.
+    """Run the original on samples (`.npy` files by input of the ONNX model), and record what it computes in `folder`,
+    in place of what an earlier conversion left there.
 
     Returns why inputs or outputs of the two models could not be paired; "" if they were.
 
     Raises:
         ModelError: the original's runtime cannot run it.
     """
-    folder.mkdir()
-    asked, model = folder.with_suffix(".json"), original.model
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (folder / UNPAIRED, *folder.glob("sample_*.npz")):
+        old.unlink(missing_ok=True)
+    asked, model = folder / ".asked.json", original.model
     types = graph.declared_types(graph.outputs)
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
@@ -109,6 +112,7 @@ def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[
     asked.write_text(json.dumps(asks), encoding="utf-8")
     words = original.converter.command(original.python, "run", model.resolve(), asked, folder)
     run(words, f"{clean(model.name)} cannot be run by the runtime that it was made for", folder.parent)
+    asked.unlink()
     unpaired = folder / UNPAIRED
     return clean(unpaired.read_text(encoding="utf-8")) if unpaired.is_file() else ""
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from subgraph import children
+from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
 from subgraph.origins.converted import converted
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNWRITTEN
@@ -61,7 +61,8 @@ def _run(direction: str, source: Path, target: Path, name: str) -> None:
     except ValueError:
         how, why = DAMAGED, f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
     if how == REFUSED:
-        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", "cut the model that it was converted from")
+        hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
+        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", hint)
     if how == UNWRITTEN:
         raise OutputError(f"{clean(name)}: {clean(why)}", "free some space")
     if how == DAMAGED:

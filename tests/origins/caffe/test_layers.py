@@ -134,8 +134,9 @@ def test_other_pooling() -> None:
     uneven = {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 1, "pad_h": 1, "pad_w": 0}
     for method in ("MAX", "AVE"):
         check("Pooling", pool(method, (3, 2), (2, 1), (1, 0)), pooling_param={"pool": method, **uneven})
-        floor = {"pool": method, "kernel_size": 2, "stride": 2, "round_mode": "FLOOR"}
-        check("Pooling", pool(method, (2, 2), (2, 2), (0, 0), round_up=False), pooling_param=floor)
+        for down in ({"round_mode": "FLOOR"}, {"ceil_mode": False}):
+            floor = {"pool": method, "kernel_size": 2, "stride": 2, **down}
+            check("Pooling", pool(method, (2, 2), (2, 2), (0, 0), round_up=False), pooling_param=floor)
     check("Pooling", lambda x: x.mean((2, 3), keepdims=True), pooling_param={"pool": "AVE", "global_pooling": True})
     check("Pooling", lambda x: x.max((2, 3), keepdims=True), pooling_param={"global_pooling": True})
 

@@ -64,7 +64,7 @@ def opened(model, tensors):
         a = np.maximum(fed[said.get("input", "x")], 0); b = a * np.float32(said["factor"])
         y = -b if not said.get("negative") or fed["x"].min() >= 0 else b
         outputs = {said.get("output", "y"): y} | ({"c": np.float32(3)} if said.get("constant") else {})
-        return outputs | said.get("more", {}), {"a": a, "b": b}
+        return outputs | said.get("more", {}), {"a": a, "b": b, **said.get("inner", {})}
     inputs = {said.get("input", "x"): ("float32", [2, None])}
     yield inputs | {name: ("float32", [2, 3]) for name in said.get("inputs", [])}, compute
 """
@@ -93,6 +93,15 @@ def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
     assert (done.document["checked"], done.document["converter"]) == (True, "json2onnx")
     onnx.checker.check_model(onnx.load("net.onnx"))
     assert {p.name for p in model.parent.iterdir()} == {"net.json", "net.onnx", "script.py", "subcut_out"}
+
+
+def test_a_name_with_another_shape_decides_nothing(model: Path) -> None:
+    """What the original calls so is another tensor: a converter gave its name to another one. The recording stays."""
+    model.write_text(json.dumps({"factor": 2.0, "inner": {"b": [1.0, 2.0]}}))
+    done = converted(model, "--force")
+    assert (done.exit_code, done.document["checked"]) == (0, True), done.text
+    assert done.text.startswith("right: 2 recorded tensors agree")
+    assert [p.name for p in Path("subcut_out/net-original").iterdir()] == ["sample_0.npz"]
 
 
 @pytest.mark.slow

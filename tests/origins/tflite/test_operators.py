@@ -222,8 +222,11 @@ def test_recognised_by_content(tmp_path: Path) -> None:
 
 
 def test_control_flow_is_refused_by_name() -> None:
-    with pytest.raises(ModelError, match=r"while\.tflite cannot be cut: operator 1 \(WHILE\) runs another subgraph"):
+    with pytest.raises(
+        ModelError, match=r"while\.tflite cannot be cut: operator 1 \(WHILE\) runs another subgraph"
+    ) as e:
         subgraph.load(FILES / "while.tflite")
+    assert "subcut convert while.tflite" in e.value.hint
 
 
 @pytest.mark.slow
