@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -78,32 +78,46 @@ def to_json(value: Any) -> Any:
     >>> to_json(Tensor("conv1", (1, 64)))
     {'name': 'conv1', 'shape': [1, 64]}
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.metadata.get(KEY, f.name): to_json(getattr(value, f.name))
-            for f in fields(value)
-            if not (f.metadata.get(ABSENT) and getattr(value, f.name) is None)
+    kind: Any = type(value)
+    return _writer(kind)(value)
+
+
+@cache
+def _writer(kind: Any) -> Callable[[Any], Any]:
+    """What `to_json` does with values of a type; found once, which takes longer than to write most values."""
+    if is_dataclass(kind):
+        known = [(f.metadata.get(KEY, f.name), f.name, f.metadata.get(ABSENT, False)) for f in fields(kind)]
+        return lambda value: {
+            key: to_json(item)
+            for key, name, may_lack in known
+            if (item := getattr(value, name)) is not None or not may_lack
         }
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Path):
-        return value.as_posix()
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, Set):
-        return sorted(map(to_json, value))
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [to_json(item) for item in value]
-    return value
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, float):
+        return lambda value: value if math.isfinite(value) else str(value)
+    if issubclass(kind, Path):
+        return lambda value: value.as_posix()
+    if issubclass(kind, Mapping):
+        return lambda value: {str(key): to_json(item) for key, item in value.items()}
+    if issubclass(kind, Set):
+        return lambda value: sorted(map(to_json, value))
+    if issubclass(kind, Sequence) and not issubclass(kind, (str, bytes)):
+        return lambda value: [to_json(item) for item in value]
+    return lambda value: value
 
 
 # ---------------------------------------------------------------------------------------------------- reading
 
 
 class _DepartureError(Exception):
-    """The first place at which a document is not what its type says."""
+    """The first place at which a document is not what its type says; each level on the way there adds its step."""
+
+    def __init__(self, words: str, *steps: str) -> None:
+        self.words, self.steps = words, list(steps)  # the innermost first
+
+    def __str__(self) -> str:
+        return f"{''.join(reversed(self.steps)).removeprefix('.') or 'it'}: {self.words}"
 
 
 def read_json(path: Path, hint: str) -> Any:
@@ -114,7 +128,7 @@ def read_json(path: Path, hint: str) -> Any:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        _require_numbers(document, "")
+        _require_numbers(document)
     except OSError as e:
         raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint) from e
     except (ValueError, RecursionError, _DepartureError) as e:  # not UTF-8 and not JSON are both ValueErrors
@@ -138,7 +152,7 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
         InputError: it is another document; names the key and what was expected.
     """
     try:
-        return cast("T", _read(document, kind, ""))
+        return cast("T", _reader(cast("Any", kind))(document))
     except _DepartureError as e:
         raise InputError(f"{clean(what)} is damaged: {clean(str(e))}", hint) from None
 
@@ -156,46 +170,114 @@ def problem(document: Any, kind: type) -> str:
     'files[1]: expected a text, not 3'
     """
     try:
-        _read(document, kind, "")
+        _reader(kind)(document)
     except _DepartureError as e:
         return str(e)
     return ""
 
 
-def _read(value: Any, kind: Any, where: str) -> Any:
-    """The value as its type has it.
+Reader: TypeAlias = Callable[[Any], Any]  # of plain JSON; raises _DepartureError
 
-    Raises:
-        _DepartureError: it is of another type.
-    """
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """Reads values of a type. It is made once for each type: to take annotations apart takes longer than to read."""
     if kind in (object, Any):
-        _require_numbers(value, where)
-        return value
-    options = [one for one in _options(kind) if isinstance(value, _plain(one)[1])]
-    if not options or (isinstance(value, bool) and bool not in options):
-        words = dict.fromkeys(TYPES[_plain(one)[0]][1] for one in _options(kind))
-        raise _DepartureError(f"{where or 'it'}: expected {' or '.join(words)}, not {_shown(value)}")
-    option = options[0] if len(options) == 1 else next((one for one in options if _fits(value, one)), options[-1])
-    args = get_args(option)
-    if isinstance(value, dict):
-        if is_dataclass(option):
-            return cast("Any", option)(**_read_fields(value, cast("type", option), where))
-        if missing := next((word for word in _words(args[0]) if word not in value), None):
-            raise _DepartureError(f"{_below(where, str(missing))}: is missing")
-        return {key: _read(item, args[1], _below(where, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        kinds = args if get_origin(option) is tuple and args[-1] is not ... else [args[0]] * len(value)
-        if len(kinds) != len(value):
-            raise _DepartureError(f"{where or 'it'}: expected {len(kinds)} values, not {len(value)}")
-        items = [_read(v, k, f"{where}[{i}]") for i, (v, k) in enumerate(zip(value, kinds, strict=True))]
-        return items if get_origin(option) is list else tuple(items)
-    if not _fits(value, option):
-        known = [str(word) for one in options for word in _words(one)]
-        raise _DepartureError(f"{where or 'it'}: expected one of {', '.join(known)}, not {_shown(value)}")
-    _require_numbers(value, where)
-    if get_origin(option) is Annotated:
-        return float(value)
-    return option(value) if isinstance(option, type) and issubclass(option, (Enum, Path)) else value
+        return _require_numbers
+    known = _options(kind)
+    options = [(one, _plain(one)[1], _reader_of(one)) for one in known]
+    expected = " or ".join(dict.fromkeys(TYPES[_plain(one)[0]][1] for one in known))
+
+    def read(value: Any) -> Any:
+        possible = [(one, reader) for one, types, reader in options if isinstance(value, types)]
+        if not possible or (isinstance(value, bool) and bool not in known):
+            raise _DepartureError(f"expected {expected}, not {_shown(value)}")
+        if len(possible) > 1:
+            possible = [pair for pair in possible if _fits(value, pair[0])] or possible[-1:]
+        return possible[0][1](value)
+
+    return read
+
+
+def _reader_of(option: Any) -> Reader:
+    """Reads values that have the plain type of one option."""
+    plain = _plain(option)[0]
+    if plain is list:
+        return _reader_of_list(option)
+    if plain is dict:
+        return _reader_of_fields(option) if is_dataclass(option) else _reader_of_map(*get_args(option))
+    words, is_number = _words(option), get_origin(option) is Annotated
+    made = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
+
+    def read(value: Any) -> Any:
+        if words and isinstance(value, str) and value not in words:
+            raise _DepartureError(f"expected one of {', '.join(map(str, words))}, not {_shown(value)}")
+        if plain in (int, float):
+            _require_numbers(value)
+        return float(value) if is_number else made(value) if made else value
+
+    return read
+
+
+def _reader_of_list(option: Any) -> Reader:
+    args, origin = get_args(option), get_origin(option)
+    fixed = [_reader(one) for one in args] if origin is tuple and args[-1] is not ... else None
+    reader = _reader(args[0])
+
+    def read(value: list[Any]) -> Any:
+        readers = [reader] * len(value) if fixed is None else fixed
+        if len(readers) != len(value):
+            raise _DepartureError(f"expected {len(readers)} values, not {len(value)}")
+        items, k = [], 0
+        try:
+            for k, item in enumerate(value):
+                items.append(readers[k](item))
+        except _DepartureError as e:
+            e.steps.append(f"[{k}]")
+            raise
+        return items if origin is list else tuple(items)
+
+    return read
+
+
+def _reader_of_map(keys: Any, values: Any) -> Reader:
+    needed, reader = _words(keys), _reader(values)
+
+    def read(value: dict[str, Any]) -> Any:
+        if missing := next((word for word in needed if word not in value), None):
+            raise _DepartureError("is missing", f".{missing}")
+        found, key = {}, ""
+        try:
+            for key, item in value.items():
+                found[key] = reader(item)
+        except _DepartureError as e:
+            e.steps.append(f".{key}")
+            raise
+        return found
+
+    return read
+
+
+def _reader_of_fields(kind: Any) -> Reader:
+    @cache
+    def readers() -> list[tuple[_Field, Reader]]:  # when it is first used: a type may hold itself
+        return [(f, _reader(f.type)) for f in _fields(kind)]
+
+    def read(value: dict[str, Any]) -> Any:
+        found, key = {}, ""
+        try:
+            for f, reader in readers():
+                key = f.key
+                if key in value:
+                    found[f.name] = reader(value[key])
+                elif f.required or (f.of_kind and f.of_kind == value.get("kind")):
+                    raise _DepartureError("is missing")
+        except _DepartureError as e:
+            e.steps.append(f".{key}")
+            raise
+        return kind(**found)
+
+    return read
 
 
 def _fits(value: Any, option: Any) -> bool:
@@ -204,16 +286,6 @@ def _fits(value: Any, option: Any) -> bool:
         needs = _fields(cast("type", option)) if is_dataclass(option) else ()
         return all(f.key in value for f in needs if f.required)
     return not isinstance(value, str) or not (words := _words(option)) or value in words
-
-
-def _read_fields(value: Mapping[str, Any], kind: type, where: str) -> dict[str, Any]:
-    found = {}
-    for f in _fields(kind):
-        if f.key in value:
-            found[f.name] = _read(value[f.key], f.type, _below(where, f.key))
-        elif f.required or (f.of_kind and f.of_kind == value.get("kind")):
-            raise _DepartureError(f"{_below(where, f.key)}: is missing")
-    return found
 
 
 class _Field(NamedTuple):
@@ -269,28 +341,32 @@ def _words(kind: Any) -> Sequence[object]:
     return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else ()
 
 
-def _require_numbers(value: Any, where: str) -> None:
-    """
+def _require_numbers(value: Any) -> Any:
+    """The value.
+
     Raises:
         _DepartureError: there is a number that JSON lacks, or one that no field of ours can be.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise _DepartureError(f"{where or 'it'}: expected a finite number, not {_shown(value)}")
+        raise _DepartureError(f"expected a finite number, not {_shown(value)}")
     if isinstance(value, int) and abs(value) >= LARGEST:
-        raise _DepartureError(f"{where or 'it'}: the number is out of bounds")
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        _require_numbers(item, _below(where, str(key)))
+        raise _DepartureError("the number is out of bounds")
+    if isinstance(value, (dict, list)):
+        step = ""
+        try:
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                step = f".{key}" if isinstance(key, str) else f"[{key}]"
+                _require_numbers(item)
+        except _DepartureError as e:
+            e.steps.append(step)
+            raise
+    return value
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, (str, int, float)):
         return repr(value)[:60]
     return TYPES[type(value)][1]
-
-
-def _below(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
 
 
 # ---------------------------------------------------------------------------------------------------- the schema

@@ -97,7 +97,7 @@ RIGHT = {"files": ["a"], "size": 3, "seed": 1, "why": None, "by": {"x": {"on": T
         ({"by": {"x": {}}}, "by.x.on: is missing"),
         ({"by": []}, "by: expected an object, not a list"),
         ({"seed": 1 << 70}, "seed: the number is out of bounds"),
-        ({"any": [[float("inf")]]}, "any.0.0: expected a finite number, not inf"),
+        ({"any": [[float("inf")]]}, "any[0][0]: expected a finite number, not inf"),
         ({"more": {"deep": float("nan")}}, ""),
         ({"kind": "second"}, "kind: expected one of first, not 'second'"),
         ({"kind": "first"}, "rate: is missing"),

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -188,6 +189,7 @@ def _source(name: str) -> str:
     return resources.files("subgraph.reports").joinpath(name).read_text(encoding="utf-8")
 
 
+@cache  # a page has several templates, a command several pages
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 

@@ -348,11 +348,19 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
     if _adopts:
         found.update(_orphans())
     for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if process.environ().get(MARK) == mark:
-                found.add(process)
+        with contextlib.suppress(psutil.Error, OSError):
+            if _has_mark(pid, mark):
+                found.add(psutil.Process(pid))
     return [process for process in found if _lives_outside(process, leader)]
+
+
+def _has_mark(pid: int, mark: str) -> bool:
+    if sys.platform == "linux":  # a tenth of the time that psutil takes, which asks for more
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{MARK}={mark}".encode() in variables
+    import psutil
+
+    return bool(psutil.Process(pid).environ().get(MARK) == mark)
 
 
 def _orphans() -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import logging
@@ -115,6 +116,8 @@ def _own_settings() -> Iterator[None]:
     """What a command sets for its process holds for this block; it tells nobody that it is still working."""
     from subgraph import cli
 
+    if not hasattr(cli._build_command, "cache_info"):  # built once for all tests: it takes 30 ms
+        vars(cli)["_build_command"] = functools.cache(cli._build_command)
     log = logging.getLogger("subcut")
     logging_before = log.handlers[:], log.level, log.propagate
     terminate, threshold = signal.getsignal(signal.SIGTERM), gc.get_threshold()
