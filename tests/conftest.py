@@ -14,11 +14,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import hypothesis
+import numpy as np
 import onnx
 import pytest
 
-from fixtures import resnet50
+from fixtures import ROOT, resnet50
 from subgraph.runtime.reference import Reference
+from subgraph.storage import store, tensors
+from subgraph.storage.digest import digest, file_digest
+from subgraph.sweep import operator_tests as operator_tests_module
+from subgraph.system import Lock
 from tests.helpers import lent_workers
 from tests.helpers.budget import (  # noqa: F401
     pytest_runtest_logreport,
@@ -27,6 +32,7 @@ from tests.helpers.budget import (  # noqa: F401
     pytest_terminal_summary,
 )
 from tests.helpers.process_backends import MARK, all_gone
+from tests.helpers.run_command import subcut
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
@@ -72,6 +78,25 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "resnet50.onnx"
     onnx.save(resnet50.build(width=8, size=64, classes=10), path)
     return path
+
+
+@pytest.fixture(scope="session")
+def operator_tests() -> Path:
+    """A store with onnx's operator tests, kept from run to run: making them takes half a minute of CPU."""
+    made_by = [operator_tests_module.__file__, onnx.__file__, store.__file__, tensors.__file__]
+    versions = f"{onnx.__version__} {np.__version__}"
+    word = digest(versions, *(file_digest(Path(str(name))) for name in made_by))[:16]
+    folder = ROOT / "build" / f"operator-tests-{word}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lock").touch()
+    with Lock(folder / "lock"):
+        if not (folder / "done").exists():
+            done = subcut(
+                "sweep", "-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder, timeout=900
+            )
+            assert done.code == 0 and "making onnx's operator tests" in done.err, done
+            (folder / "done").touch()
+    return folder / "subcut_out" / ".store"
 
 
 @pytest.fixture

@@ -357,10 +357,12 @@ def _find_strays(leader: int, mark: str) -> list[psutil.Process]:
 def _has_mark(pid: int, mark: str) -> bool:
     if sys.platform == "linux":  # a tenth of the time that psutil takes, which asks for more
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return f"{MARK}={mark}".encode() in variables
-    import psutil
+        found = f"{MARK}={mark}".encode() in variables
+    else:
+        import psutil
 
-    return bool(psutil.Process(pid).environ().get(MARK) == mark)
+        found = psutil.Process(pid).environ().get(MARK) == mark
+    return found
 
 
 def _orphans() -> list[psutil.Process]:

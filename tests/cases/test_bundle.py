@@ -401,7 +401,8 @@ def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep(tmp_path: Path) -> None:
+def test_a_sweep(tmp_path: Path, operator_tests: Path) -> None:
+    shutil.copytree(operator_tests, tmp_path / "subcut_out" / ".store", copy_function=os.link)
     words = ("-c", f"{fake_candidate.HERE}:op=Elu", "--only", "test_elu*", "--only", "test_abs")
     assert subcut("sweep", *words, "-q", cwd=tmp_path).code == 1
     (place,) = (tmp_path / "subcut_out").glob("sweep-*")

@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,9 +145,10 @@ def test_examples_have_options_that_exist(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path) -> None:
+def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path, operator_tests: Path) -> None:
     """In the order of the pages, so that what one writes is there for the next."""
     in_process("demo", tmp_path / "d")
+    shutil.copytree(operator_tests, tmp_path / "d" / "subcut_out" / ".store", copy_function=os.link)
     page = (ROOT / "docs" / "candidates.md").read_text(encoding="utf-8")
     script = re.search(r"```py\n(?:# run.py\n)?(import json\n.*?)```", page, re.DOTALL)
     assert script

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -43,7 +44,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def _prepare(page: Path, folder: Path) -> None:
+def _prepare(page: Path, folder: Path, operator_tests: Path) -> None:
     """What a page's reader has before the first command, besides the files that the page shows."""
     text = page.read_text(encoding="utf-8")
     if "board/" in text:
@@ -57,6 +58,8 @@ def _prepare(page: Path, folder: Path) -> None:
         options.optimized_model_filepath = str(folder / "optimised.onnx")
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+    if "subcut sweep" in text:
+        shutil.copytree(operator_tests, folder / "subcut_out" / ".store", copy_function=os.link)
     if "logits.csv" in text:
         (folder / "column").mkdir()
         (folder / "column" / "logits.csv").write_text("1,3\n0.5\n2\n-1\n")
@@ -64,14 +67,16 @@ def _prepare(page: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if console(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem)
-def test_each_command_of_a_page_prints_what_is_shown(page: Path, recorded: Path, tmp_path: Path) -> None:
+def test_each_command_of_a_page_prints_what_is_shown(
+    page: Path, recorded: Path, operator_tests: Path, tmp_path: Path
+) -> None:
     if missing := [name for name in NEEDS.get(page, ()) if not find_spec(name)]:
         pytest.skip(f"{' and '.join(missing)} not installed")
     if page in FROM_OTHER_TOOLS:
         folder = recorded / page.stem.removeprefix("from-")
     else:
         folder = tmp_path
-        _prepare(page, folder)
+        _prepare(page, folder, operator_tests)
     run_page(page.read_text(encoding="utf-8"), folder)
 
 

@@ -27,7 +27,6 @@ from subgraph.documents import schema
 from subgraph.reports.html import render_sweep
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.sweep.sweep import outcome_of
-from subgraph.system import Lock
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.process_backends import MARK, all_gone, until
@@ -44,22 +43,6 @@ def session(model):
 """
 
 
-@pytest.fixture(scope="session")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with onnx's tests, shared by all processes of pytest: making them takes seconds."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "collected"
-    folder.mkdir(exist_ok=True)
-    (folder / "lock").touch()
-    with Lock(folder / "lock"):
-        if not (folder / "done").exists():
-            done = long("-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder)
-            assert done.returncode == 0, done
-            assert "making onnx's operator tests" in done.stderr
-            (folder / "done").touch()
-    return folder / "subcut_out" / ".store"
-
-
 def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A sweep that may take more than a minute."""
     return subprocess.run(
@@ -68,10 +51,10 @@ def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def here(tmp_path: Path, collected: Path) -> Path:
+def here(tmp_path: Path, operator_tests: Path) -> Path:
     """A folder whose store has onnx's tests."""
     folder = tmp_path / "here"
-    shutil.copytree(collected, folder / "subcut_out" / ".store", copy_function=os.link)
+    shutil.copytree(operator_tests, folder / "subcut_out" / ".store", copy_function=os.link)
     return folder
 
 
