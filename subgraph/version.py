@@ -4,11 +4,37 @@ __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
-    """Of subcut, Python and the packages that take part, from the installed metadata, without importing anything."""
+    """Of subcut, Python and the packages that take part, without importing them."""
     import sys
     from importlib.metadata import version
 
     python = ".".join(map(str, sys.version_info[:3]))
-    return {"subcut": __version__, "python": python} | {
-        name: version(name) for name in ("onnx", "onnxruntime", "numpy")
-    }
+    package, release = _onnxruntime()
+    return {
+        "subcut": __version__, "python": python, "onnx": version("onnx"), package: release, "numpy": version("numpy")
+    }  # fmt: skip
+
+
+def _onnxruntime() -> tuple[str, str]:
+    """The package of onnxruntime that runs, and its version: what the module says.
+
+    Builds for other hardware are packages of other names with the same module, and may lie over the plain one.
+    """
+    import re
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
+        raise PackageNotFoundError("onnxruntime")
+    said = re.search(r"^__version__ = [\"'](.+)[\"']", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+    try:
+        plain = version("onnxruntime")
+    except PackageNotFoundError:
+        plain = ""
+    release = said[1] if said else plain
+    if release == plain:
+        return "onnxruntime", plain
+    names = packages_distributions().get("onnxruntime", ())  # reads the files of all packages
+    return next((name for name in names if version(name) == release), "onnxruntime"), release
