@@ -74,7 +74,7 @@ def convert(
         made = Asked(settings, model, weights, result=result).model_path
         return _own(source, made, target, force=result.force)
     kind, converter = _converter_of(source)
-    check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
+    check = Asked(settings, None, None, inputs, comparison, runtime, result, target, translated=True)
     _ = no_check or (check.feeding, check.criterion)  # mistakes there are told first
     python = _installed(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +129,7 @@ def compare_recorded(
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
 
+    asked = _of_module(asked, recordings)
     criterion, path, feeding = asked.criterion, asked.model_path, feeding or asked.feeding
     npu = criterion == MSACCUCMP
     with (
@@ -158,6 +159,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import compare_runs, to_narrow
 
+    asked = _of_module(asked, recordings)
     criterion, parent, force = asked.criterion, asked.output, asked.result.force
     graph, feeding = load(asked.model_path), asked.feeding
     with asked.reference() as reference, runs.open_runs(graph, recordings, feeding) as recorded:
@@ -204,6 +206,16 @@ def cut_recorded(
     for case in cuts:
         case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
+
+
+def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
+    """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote of a module."""
+    from subgraph.origins.torch.record import MANIFEST, SCHEMA
+    from subgraph.recordings.files import scan
+
+    written = [scan(folder.path).maybe_json(MANIFEST) for folder in recordings.folders if folder.path.is_dir()]
+    of_module = any(isinstance(made, dict) and made.get("schema") == SCHEMA for made in written)
+    return replace(asked, translated=True) if of_module else asked
 
 
 def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:

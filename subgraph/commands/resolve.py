@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
     from subgraph.trials.trial import Trials
 
+MODULE = "torch:"  # how the SPEC of a PyTorch module begins
+EXACTLY = "noise:floor=1e-5"  # nobody translates a model by approximate kernels; healthy kernels stay within that
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -48,6 +51,7 @@ class Asked:
     Attributes:
         model: as it was named. weights: of a model of Caffe's. path: the model's file, where that is known.
         origin: the file in which these options stand, "" if they are typed.
+        translated: is the question whether a translation of a model is right: an export, a conversion?
     """
 
     settings: Project = field(default_factory=project.load)
@@ -59,6 +63,7 @@ class Asked:
     result: ResultOptions = field(default_factory=ResultOptions)
     path: Path | None = None
     origin: str = ""
+    translated: bool = False
 
     # ------------------------------------------------------------------------------------------------ model and inputs
 
@@ -143,7 +148,9 @@ class Asked:
             return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
         if metric:
             return f"threshold:{metric}"
-        words = str(self.settings.get("criterion", comparison.criterion, "noise"))
+        module = str(self.settings.get("reference", self.runtime.reference, "")).startswith(MODULE)
+        usual = EXACTLY if module or self.translated else "noise"
+        words = str(self.settings.get("criterion", comparison.criterion, usual))
         origin = self.settings.origin("criterion", comparison.criterion)
         require_trust(criterion_code(words, origin), self.result.trust)
         return words

@@ -22,6 +22,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.types import Array
 from subgraph.verdict import Status
 from tests.helpers import text_models
+from tests.helpers.run_command import subcut
 
 TEXT = """g (float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] out)
 {
@@ -157,3 +158,28 @@ def test_msprobe_writes_npy(dump: Path) -> None:
     found = recording.open(dump)
     assert found.format == "msprobe" and [e.label for e in found] == [name.removesuffix(".forward") for name in calls]
     assert all(np.array_equal(e.read(), value) for e, value in zip(found, written.values(), strict=True))
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect"])
+def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: Path, command: str) -> None:
+    """A GroupNorm whose epsilon was lost moved its tensor by 1.7e-3: another line was named."""
+    text = """g (float[1, 4, 8] x) => (float[1, 4, 8] y) {{
+        a = InstanceNormalization <epsilon = {}> (x, one, zero)
+        b = LeakyRelu (a)
+        y = Exp (b)
+    }}"""
+    ends: dict[str, Any] = {"one": np.ones(4, np.float32), "zero": np.zeros(4, np.float32)}
+    made, module = (text_models.model(text.format(epsilon), **ends) for epsilon in ("1e-5", "1e-3"))
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 4, 8), np.float32))
+    (tmp_path / "rec").mkdir()
+    names = ["a", "b", "y"]
+    session = onnxruntime.InferenceSession(tapped(module, names).SerializeToString())
+    for name, value in zip(names, session.run(names, {"x": np.load(tmp_path / "x.npy")}), strict=True):
+        np.save(tmp_path / f"rec/{name}.npy", value)
+    words = (command, "m.onnx", "--recorded", "rec", "-i", "x.npy", "--json")
+    assert subcut(*words, cwd=tmp_path).code == 0, "a device's kernels may do so"
+    (tmp_path / "rec/manifest.json").write_text('{"schema": "subcut.torch/1"}', encoding="utf-8")
+    done = subcut(*words, cwd=tmp_path)
+    assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out + done.err
+    assert done.document["recordings"][0]["first_bad"] == "a"
