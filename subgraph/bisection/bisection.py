@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
+from subgraph.bisection.approximate import EXACTLY, approximate_kernels, needs_look
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.inside import (
@@ -128,6 +129,7 @@ class Bisection:
         self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
         self._inner = InnerRuns(None)
+        self._criterion, self._approximate = options.setup.criterion, ""
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -151,6 +153,7 @@ class Bisection:
             trials.freeze, self._before = False, findings.counts
             self._oracle = self._new_oracle(trials)
             findings = yield from self._followed()
+        findings = yield from self._looked(findings)
         self.findings = findings
         if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):
             raise OutOfTime(
@@ -161,12 +164,13 @@ class Bisection:
             findings,
             self.steps,
             command=options.command,
-            criterion=options.setup.criterion,
+            criterion=self._criterion,
             seconds=self._seconds,
             notes=[*self.options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
             within=options.within,
         )
-        document = replace(document, other_model=self._other_model(findings), body=options.body or None)
+        other, body = self._other_model(findings), options.body or None
+        document = replace(document, other_model=other, body=body, approximate=self._approximate or None)
         if findings.outcome is Outcome.DISAGREE:
             document = self._with_insides(document)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
@@ -227,6 +231,21 @@ class Bisection:
         """The search, whose steps are kept."""
         self.remaining = Remaining(self.suspects)
         return self._summed((yield from each(self.search(), self._keep)))
+
+    def _looked(self, findings: Findings) -> Steps[Findings]:
+        """The findings; of a search by rounding alone, where the whole agrees within what approximate kernels may do
+        and others than these are off."""
+        trials, usual = self.oracle.trials, self.oracle.trials.rule
+        if findings.outcome is not Outcome.AGREE or not needs_look(trials, self._criterion):
+            return findings
+        log.info("the error is beyond rounding: looking at each node alone")
+        self._approximate = approximate_kernels(self.oracle)
+        if self._approximate:
+            trials.rule = usual
+            return findings
+        log.info("no approximate kernel explains it: searching by rounding alone")
+        self._criterion, self._before, self._oracle = EXACTLY, findings.counts, self._new_oracle(trials)
+        return (yield from self._followed())
 
     def _keep(self, step: Step) -> Step:
         self.steps.append(step)

@@ -1,0 +1,55 @@
+"""An error beyond rounding and within what approximate kernels may do: which of the two is it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, subcut
+
+# What each node of a kind gives, times 1 + `off`; of the others what is right.
+OFF = """
+import numpy, onnx, onnxruntime
+def load(model, options):
+    made = onnx.load(str(model))
+    for node in list(made.graph.node):
+        if node.op_type == options["op"]:
+            right, node.output[0] = node.output[0], node.output[0] + "/exact"
+            factor = onnx.numpy_helper.from_array(numpy.float32(1 + float(options["off"])), right + "/factor")
+            made.graph.initializer.append(factor)
+            place = list(made.graph.node).index(node) + 1
+            made.graph.node.insert(place, onnx.helper.make_node("Mul", [right + "/exact", factor.name], [right]))
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
+"""
+LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q, large) }"
+
+
+def bisected(folder: Path, op: str, off: float) -> Done:
+    large = np.full((4, 16), 40, np.float32)  # beside which what is off by per cents is off by per mille
+    (folder / "m.onnx").write_bytes(text_models.model(LINE, large=large).SerializeToString())
+    (folder / "off.py").write_text(OFF, encoding="utf-8")
+    np.save(folder / "x.npy", np.random.default_rng(0).uniform(-1, 1, (4, 16)).astype(np.float32))
+    words = ("-i", "x.npy", "-c", f"off.py:op={op},off={off}", "--trust", "--repeat", "1", "--json")
+    return subcut("bisect", "m.onnx", *words, cwd=folder)
+
+
+@pytest.mark.slow
+def test_another_operator_is_searched_for_by_rounding_alone(tmp_path: Path) -> None:
+    """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output."""
+    done = bisected(tmp_path, "Abs", 0.01)
+    assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
+    assert [f["nodes"] for f in done.document["findings"]] == [["a"]]
+
+
+@pytest.mark.parametrize(("off", "kernels"), [(1e-3, "1 Exp, up to 1.0e-03 of the scale"), (1e-8, None)])
+def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | None, tmp_path: Path) -> None:
+    done = bisected(tmp_path, "Exp", off)
+    assert done.code == 0 and done.document["criterion"] == "noise", done.out
+    assert done.document.get("approximate") == kernels
+    text = subcut("report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path).out
+    assert ("right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text) == bool(kernels)
