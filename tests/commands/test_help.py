@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from fixtures import ROOT
 from subgraph import cli
 from subgraph.commands import help as pages
 from subgraph.commands.manual import ACTIONS
-from tests.helpers.run_command import PATIENCE, SUBCUT, environment, in_process, subcut
+from tests.helpers.pages import run_words
+from tests.helpers.run_command import in_process, subcut
 
 APP: Any = typer.main.get_command(cli.app)
 SUMMARY = 80 - len("  backends  ") - 2
@@ -154,10 +154,8 @@ def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path, operator_tests: 
     assert script
     (tmp_path / "d" / "run.py").write_text(script[1])
     order = "demo cut replace remove merge dump bisect bundle replay compare sweep export inspect lint report backends"
-    env = environment({"PATH": f"{SUBCUT.parent}{os.pathsep}{os.environ['PATH']}"})
     for line in (line for name in [*order.split(), "doctor"] for line in examples(name)):
-        done = subprocess.run(
-            line, shell=True, cwd=tmp_path / "d", env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        by_shell = ["bash", "-c", line] if re.search("[&|>;]", line) else shlex.split(line, comments=True)
+        code, printed = run_words(by_shell, tmp_path / "d")
         wrong = "wrong.py" in line and not line.startswith(("subcut bundle", "subcut report"))
-        assert done.returncode == (1 if wrong else 0), f"{line}\n{done.stdout}{done.stderr}"
+        assert code == (1 if wrong else 0), f"{line}\n{printed}"

@@ -40,7 +40,7 @@ def test_the_picture_is_there_and_small() -> None:
 @pytest.mark.slow
 def test_console_blocks_print_what_the_readme_says(tmp_path: Path) -> None:
     assert len(console(README)) >= 5
-    run_page(README, tmp_path)
+    run_page(README, tmp_path, apart=True)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from fixtures import ROOT
-from tests.helpers.run_command import PATIENCE, environment
+from tests.helpers.run_command import PATIENCE, environment, together
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
@@ -78,8 +78,9 @@ def files(text: str) -> dict[str, str]:
     return {name: block for block in shown for name in re.findall(r"\A# (\w+\.(?:py|toml))\n", block)}
 
 
-def run_page(text: str, folder: Path) -> None:
-    """Write the page's files into the folder, run its commands there, and compare what they print."""
+def run_page(text: str, folder: Path, *, apart: bool = False) -> None:
+    """Write the page's files into the folder, run its commands there, and compare what they print; `apart`: each in a
+    process of its own."""
     for name, content in files(text).items():
         (folder / name).write_text(content, encoding="utf-8")
     for command in console(text):
@@ -87,20 +88,25 @@ def run_page(text: str, folder: Path) -> None:
         if words[0] == "cd":  # holds for the commands below it
             folder /= words[1]
             continue
-        words[1:1] = PLUGIN if words[0] == "pytest" else ()
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            env=environment({"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        assert done.returncode in command.codes, f"{command.line}\n{done.stdout}"
-        _compare(command, done.stdout)
+        code, printed = run_words(words, folder, apart=apart)
+        assert code in command.codes, f"{command.line}\n{printed}"
+        _compare(command, printed)
+
+
+def run_words(words: list[str], folder: Path, *, apart: bool = False) -> tuple[int, str]:
+    """Run a command line there; its exit code and what a terminal shows. One of subcut runs in this process unless it
+    shall run apart: pages have many, and half of their time would go into starting Python."""
+    variables = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    if words[0] == "subcut" and not apart:
+        here = together(words[1:], folder, variables)
+        return here.code, here.out
+    words[1:1] = PLUGIN if words[0] == "pytest" else ()
+    nowhere, out, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    done = subprocess.run(
+        words, cwd=folder, env=environment(variables), stdin=nowhere, stdout=out, stderr=both, text=True, check=False,
+        timeout=PATIENCE,
+    )  # fmt: skip
+    return done.returncode, done.stdout
 
 
 def _compare(command: Command, output: str) -> None:

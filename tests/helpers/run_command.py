@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,17 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def _run_here(words: list[str], cwd: Path, variables: Mapping[str, str]) -> Done:
+def together(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Done:
+    """Run one command line in this process; `out` has what a terminal shows, of both streams."""
+    return _run_here(words, cwd, environment(env), streams=1)
+
+
+def _run_here(words: Sequence[str], cwd: Path, variables: Mapping[str, str], streams: int = 2) -> Done:
     from subgraph import cli
 
     with contextlib.ExitStack() as stack:
-        out, err = (stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(2))
+        opened = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(streams)]
+        out, err = opened[0], opened[-1]
         nothing = stack.enter_context(Path(os.devnull).open(encoding="utf-8"))
         for name, value in (("stdin", nothing), ("stdout", out), ("stderr", err), ("argv", [str(SUBCUT), *words])):
             stack.enter_context(mock.patch.object(sys, name, value))
