@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,16 @@ MODULES = {
     .replace("__init__", "subgraph"): path
     for path in sorted(HOME.rglob("*.py"))
 }
-TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
+
+
+@cache  # not when tests are collected, which each process of a run does
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(module: str) -> list[ast.AST]:
+    return list(ast.walk(tree(module)))
 
 
 def package(module: str) -> str:
@@ -58,9 +68,9 @@ def package(module: str) -> str:
     return "__init__" if module == "subgraph" else module.partition(".")[0]
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+def imports(module: str) -> Iterator[str]:
     """Modules of ours that a file imports anywhere, also inside functions, for types only, and by their name."""
-    for node in ast.walk(tree):
+    for node in nodes(module):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             names = [ast.unparse(node.args[0]).lstrip("f").strip("'\"").partition(".{")[0]]
         elif isinstance(node, ast.Import):
@@ -114,15 +124,15 @@ def test_every_package_stands_in_the_rule() -> None:
 @each(MODULES)
 def test_imports_point_down(module: str) -> None:
     mine = package(module)
-    for other in map(package, imports(TREES[module])):
+    for other in map(package, imports(module)):
         if other != mine:
             assert BELOW[other] < BELOW[mine], f"{module} imports {other}"
             assert other in ONLY.get(mine, {other}), f"{module} imports {other}"
 
 
 def test_no_cycle_among_modules() -> None:
-    """Also inside a package, and with the imports inside functions."""
-    left = {module: set(imports(tree)) - {module} for module, tree in TREES.items() if module != "subgraph"}
+    """Also inside a package, and with the imports inside functions: so each module can be imported alone."""
+    left = {module: set(imports(module)) - {module} for module in MODULES if module != "subgraph"}
     while free := {module for module, needs in left.items() if not needs & left.keys()}:
         left = {module: needs for module, needs in left.items() if module not in free}
     assert not left, sorted(left)
@@ -132,7 +142,7 @@ def test_no_cycle_among_modules() -> None:
 def test_plugins_of_one_kind_do_not_import_each_other(module: str) -> None:
     """Files that begin with `_` are what they share."""
     folder = module.rpartition(".")[0]
-    for other in imports(TREES[module]):
+    for other in imports(module):
         shared = other.rpartition(".")[2].startswith("_")
         assert shared or other.rpartition(".")[0] != folder, f"{module} imports {other}"
 
@@ -141,7 +151,7 @@ def test_plugins_of_one_kind_do_not_import_each_other(module: str) -> None:
 def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
     """A name in its module, a file in its folder."""
     modules: set[str] = set()  # the local names of modules of ours
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "subgraph":
             for alias in node.names:
                 other = module_of(f"{node.module}.{alias.name}")
@@ -151,7 +161,7 @@ def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
                     modules.add(alias.asname or alias.name)
                 else:
                     assert not is_private(alias.name), f"{module} imports {alias.name}"
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             assert not is_private(node.attr), f"{module}:{node.lineno} reads {node.value.id}.{node.attr}"
 
@@ -168,19 +178,25 @@ def test_every_module_has_its_test(module: str) -> None:
     """`tests/graph/test_region.py` tests `graph.region`; else the docstring of the test that covers it names it."""
     folder, _, name = module.rpartition(".")
     mirrored = TESTS.joinpath(*folder.split("."), f"test_{name}.py")
-    assert mirrored.is_file() or f"`{module}`" in COVERED, f"no {mirrored}, and no test says that it covers `{module}`"
+    assert mirrored.is_file() or f"`{module}`" in covered(), (
+        f"no {mirrored}, and no test says that it covers `{module}`"
+    )
 
 
 TESTS = Path(__file__).parent
-COVERED = "\n".join(
-    ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in TESTS.rglob("test_*.py")
-)
+
+
+@cache
+def covered() -> str:
+    """The docstrings of all test modules."""
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rglob("test_*.py"))
+    return "\n".join(ast.get_docstring(one) or "" for one in trees)
 
 
 @each([m for m in MODULES if not m.startswith("runtime.backends.")])
 def test_nobody_asks_which_backend_it_is(module: str) -> None:
     """A backend states what it can do: `runtime.backends.Capabilities`."""
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, ast.Compare):
             words = [word for word in ast.walk(node) if isinstance(word, ast.Constant)]
             assert not [word.value for word in words if word.value in BACKENDS], f"{module}:{node.lineno}"
@@ -198,7 +214,7 @@ SYSTEM_OPTIONS = {"start_new_session", "process_group", "preexec_fn", "pass_fds"
 
 @each([m for m in MODULES if package(m) != "system"])
 def test_one_package_asks_the_operating_system(module: str) -> None:
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         found: set[str] = set()
         if isinstance(node, ast.Import):
             found = SYSTEM_MODULES.intersection(alias.name for alias in node.names)
@@ -214,8 +230,8 @@ def test_one_package_asks_the_operating_system(module: str) -> None:
 
 
 def test_no_class_name_is_used_twice() -> None:
-    trees = [tree for module, tree in TREES.items() if module != "system.windows"]  # the same as `posix`
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    modules = [module for module in MODULES if module != "system.windows"]  # the same as `posix`
+    names = Counter(node.name for module in modules for node in nodes(module) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -233,7 +249,7 @@ def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 @each([m for m in MODULES if package(m) in LIGHT and m != "cases.repro"])
 def test_nothing_heavy_is_imported_at_start(module: str) -> None:
-    for node in at_import(TREES[module]):
+    for node in at_import(tree(module)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         assert not HEAVY.intersection(name.split(".")[0] for name in names), f"{module}:{node.lineno}"
@@ -242,7 +258,7 @@ def test_nothing_heavy_is_imported_at_start(module: str) -> None:
 @each([m for m in MODULES if m not in PRINTERS])
 def test_nobody_else_prints_or_exits(module: str) -> None:
     """The worker's `os._exit` ends a process that is not ours to keep."""
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, ast.Call):
             call = ast.unparse(node.func)
             assert call not in ("print", "exit", "quit", "sys.exit", "sys.stdout.write", "sys.stderr.write"), (
@@ -254,15 +270,15 @@ def test_nobody_else_prints_or_exits(module: str) -> None:
 
 @each([m for m in MODULES if m != "cases.repro"])
 def test_public_functions_say_what_they_do(module: str) -> None:
-    assert ast.get_docstring(TREES[module])
-    for node in TREES[module].body:
+    assert ast.get_docstring(tree(module))
+    for node in tree(module).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{module}.{node.name}"
 
 
 @each(MODULES)
 def test_functions_are_short(module: str) -> None:
-    for node in ast.walk(TREES[module]):
+    for node in nodes(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
             first = node.body[ast.get_docstring(node) is not None :]  # a command's options are its signature
             lines = node.end_lineno - first[0].lineno + 1 if first else 0
@@ -302,30 +318,6 @@ def run(program: str, folder: Path) -> str:
     return done.stdout
 
 
-ALONE = """
-import importlib, os, sys
-import networkx, numpy, onnx, onnxruntime, typer
-for name in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        importlib.import_module(name)
-        print(name, flush=True)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        sys.exit(name)
-"""
-
-
-@pytest.mark.slow
-def test_every_module_can_be_imported_alone(tmp_path: Path) -> None:
-    """Each by a process that has imported libraries only: no module needs another one to have been imported before."""
-    names = [f"subgraph.{m}" if m != "subgraph" else m for m in MODULES if m != OTHER_SYSTEM]
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, *names], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert (done.returncode, done.stdout.split()) == (0, names), done.stderr
-
-
 VERBS = """
 import importlib
 for name in {modules}:
@@ -362,13 +354,13 @@ def test_a_python_that_is_started_imports_nothing_from_where_the_user_stands() -
     """-P or -I follows the interpreter; `sys.executable` stands elsewhere only where it is passed on."""
     mentioned = {
         (module, node.lineno, node.col_offset): f"{module}: {ast.unparse(node)}"
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
+        for module in MODULES
+        for node in nodes(module)
         if isinstance(node, ast.Attribute) and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
     }
     started, bare = set(), []
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
+    for module in MODULES:
+        for node in nodes(module):
             words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
             is_command = isinstance(node, ast.List) or (len(words) > 1 and isinstance(words[1], ast.Constant))
             is_named = len(words) > 1 and isinstance(words[0], ast.Attribute | ast.Name | ast.Call)
