@@ -34,7 +34,9 @@ def test_the_first_wrong_iteration_is_found_by_halving(total: int, data: st.Data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(len(bodies.KINDS)))
+@pytest.mark.parametrize(
+    "seed", [k if k % 2 else pytest.param(k, marks=pytest.mark.rare) for k in range(len(bodies.KINDS))]
+)
 def test_the_node_the_body_and_the_iteration_are_named(seed: int) -> None:
     seeds = iter(range(seed, 1000, len(bodies.KINDS)))  # of one kind
     planted, first, outcome, _ = next(found for s in seeds if (found := benchmark.run(s)))
@@ -65,7 +67,10 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "told"), [(6, "not searched: --max-trials is used up"), (12, "ended early: ")])
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [pytest.param(6, "not searched: --max-trials is used up", marks=pytest.mark.rare), (12, "ended early: ")],
+)
 def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_path: Path) -> None:
     """Without a limit the search makes 14 runs, 7 of them inside; the document counts them all, and its seconds."""
     planted = bodies.planted(1, ["Loop"])
@@ -194,7 +199,9 @@ def twice(nodes, k, node):
         ("fewer", "Loop", "/body: it stops too early: it runs 4 iterations, the reference 5"),
         ("whole_only", "Loop", ": which iteration goes wrong first is not known: with 1 of them, "),
         ("twice", "Loop", "what is in it agrees alone, so the node itself is wrong"),
-        ("twice", "Scan", "what is in it agrees alone, so the node itself is wrong"),
+        pytest.param(
+            "twice", "Scan", "what is in it agrees alone, so the node itself is wrong", marks=pytest.mark.rare
+        ),
     ],
 )
 def test_a_node_that_is_wrong_itself(kind: str, op: str, says: str, tmp_path: Path) -> None:

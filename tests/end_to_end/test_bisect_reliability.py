@@ -136,7 +136,9 @@ def whole(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("jobs", "fault"), [(1, ("nodes", "n7+n9")), (2, ("dies", "n13"))])
+@pytest.mark.parametrize(
+    ("jobs", "fault"), [(1, ("nodes", "n7+n9")), pytest.param(2, ("dies", "n13"), marks=pytest.mark.rare)]
+)
 def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path) -> None:
     """Moments spread over the search, from before its first trial to its last; at most what runs then is lost.
 
@@ -399,10 +401,10 @@ def honest(document: dict[str, Any], then: str) -> None:
     ("after", "then"),  # each moment with two changes
     [
         (2, "right"),
-        (3, "dies"),
+        pytest.param(3, "dies", marks=pytest.mark.rare),
         (4, "refuses"),
         (5, "n2"),
-        (6, "nan"),
+        pytest.param(6, "nan", marks=pytest.mark.rare),
     ],
 )
 def test_a_candidate_that_becomes_another(after: int, then: str, here: Path) -> None:
@@ -476,7 +478,7 @@ for o in manifest["outputs"]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 3, 5])
+@pytest.mark.parametrize("most", [pytest.param(1, marks=pytest.mark.rare), 3, pytest.param(5, marks=pytest.mark.rare)])
 def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(most: int, here: Path) -> None:
     faults = {"nodes": "n5", "log": str(here / "log")}
     text = COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=most, faults=faults)
@@ -494,7 +496,10 @@ def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(most
     assert len(asked) == document["trials"] + 1  # one run of the whole is repeated
 
 
-@pytest.mark.parametrize(("code", "signature"), [(125, "refused"), (7, "crash"), (128 + signal.SIGSEGV, "crash")])
+@pytest.mark.parametrize(
+    ("code", "signature"),
+    [(125, "refused"), pytest.param(7, "crash", marks=pytest.mark.rare), (128 + signal.SIGSEGV, "crash")],
+)
 @pytest.mark.slow
 def test_exit_codes_of_a_command_are_followed_to_the_node(code: int, signature: str, here: Path) -> None:
     """A shell script looks for the name of the node in the model's bytes."""
@@ -515,7 +520,7 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(code: int, signature: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.rare), 3])
 def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path) -> None:
     """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node alone (3)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
@@ -613,7 +618,7 @@ ODD = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guilty", [0, 6])
+@pytest.mark.parametrize("guilty", [pytest.param(0, marks=pytest.mark.rare), 6])
 def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, str]) -> None:
     """In the names of nodes and tensors, the model's path and the folder."""
     folder = here / "a b;$(touch pwned)'"

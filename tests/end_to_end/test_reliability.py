@@ -230,7 +230,7 @@ def test_a_full_disk(
     assert subcut(*EDGE, "-o", ".", "--dump", "all", cwd=here).code == 0
     (here / "pool1__res2a_relu").rename(here / "case")
     codes = []
-    for size in (4, 16, 24, 32, 64, 96, 128, 192):  # KiB
+    for size in (4, 24, 64, 128, 192):  # KiB
         disk = small_disk(f"size={size}k")
         done = subcut(*words, "-o", disk / "out/x", cwd=here, env=mark)
         codes.append(done.code)

@@ -790,7 +790,7 @@ def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Man
         run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(moment)
-        moment *= 1.3
+        moment *= 1.6
         if run.poll() is None:
             os.kill(run.pid, signal.SIGKILL)
             kills += 1
