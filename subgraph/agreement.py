@@ -28,6 +28,7 @@ from subgraph.search import Settings
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
+from subgraph.trials.approximate import needs_look
 from subgraph.trials.forms import Form
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -88,9 +89,9 @@ def disagreement(
         workers = stack.enter_context(open_workers(candidate))
         running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
-        verdict = _run_whole(trials)
+        verdict, is_settled = _run_whole(trials)
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
-        if verdict.status is Status.AGREE:
+        if verdict.status is Status.AGREE and is_settled:
             unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
             return Disagreement(("unresolved: an output was not compared", seen)) if unread else None
         notes = tuple(resolve.log_random_inputs(feeding))
@@ -115,15 +116,17 @@ def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
     return [f"{name}={file}" for name, file in files.items()]
 
 
-def _run_whole(trials: Trials) -> Verdict:
-    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime.
+def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
+    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; and whether it
+    needs no look inside.
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """
     with Store(trials.scratch / "anew") as store:
         anew = replace(trials, store=store, seen_keys={})
         verdict = anew.verdict(anew.whole())  # in a process that has loaded nothing before
-    return anew.forms.verdicts[Form.SHIPPED] if anew.forms.only_pinned else verdict
+        is_settled = not needs_look(anew)
+    return anew.forms.verdicts[Form.SHIPPED] if anew.forms.only_pinned else verdict, is_settled
 
 
 def _reason(verdict: Verdict) -> str:
@@ -138,8 +141,8 @@ def _reason(verdict: Verdict) -> str:
 def _found(bisection: Bisection, seen: str) -> Disagreement | None:
     """What a search says that began because one run of the whole was not right."""
     shown = reports.cleaned(bisection.document)
-    if shown["agree"] and shown["whole"]["status"] == "fail":
-        return None  # within the precision that the candidate claims, which is judged once more
+    if shown["agree"] and (shown["whole"]["status"] == "fail" or shown.get("approximate")):
+        return None  # within the precision that the candidate claims, or what its approximate kernels do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
     lines = [flaky if shown["agree"] else reports.headline(shown), seen, *_explanation(shown)]
     case = next((finding["case"] for finding in shown["findings"] if finding["case"]), None)

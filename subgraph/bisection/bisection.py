@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
-from subgraph.bisection.approximate import EXACTLY, approximate_kernels, needs_look
+from subgraph.bisection.approximate import approximate_kernels
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.inside import (
@@ -35,6 +35,7 @@ from subgraph.bisection.remaining import Remaining
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
+from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
 from subgraph.graph.graph import Graph
@@ -46,6 +47,7 @@ from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, S
 from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
+from subgraph.trials.approximate import EXACTLY, needs_look
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
@@ -235,16 +237,16 @@ class Bisection:
     def _looked(self, findings: Findings) -> Steps[Findings]:
         """The findings; of a search by rounding alone, where the whole agrees within what approximate kernels may do
         and others than these are off."""
-        trials, usual = self.oracle.trials, self.oracle.trials.rule
-        if findings.outcome is not Outcome.AGREE or not needs_look(trials, self._criterion):
+        trials = self.oracle.trials
+        if findings.outcome is not Outcome.AGREE or not needs_look(trials):
             return findings
         log.info("the error is beyond rounding: looking at each node alone")
         self._approximate = approximate_kernels(self.oracle)
         if self._approximate:
-            trials.rule = usual
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")
-        self._criterion, self._before, self._oracle = EXACTLY, findings.counts, self._new_oracle(trials)
+        self._criterion, trials.rule = EXACTLY, parse_criterion(EXACTLY)
+        self._before, self._oracle = findings.counts, self._new_oracle(trials)
         return (yield from self._followed())
 
     def _keep(self, step: Step) -> Step:

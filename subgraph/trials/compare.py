@@ -31,6 +31,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import pooled_runs
+from subgraph.trials.approximate import EXACTLY, by_rounding_alone, error_of, named, needs_look
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.preflight import require_usable
@@ -85,6 +86,7 @@ class Comparison:
         looks_like: what would make the first bad tensor equal, a line each.
         wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
+        approximate: the operators that are off, where it agrees only within what approximate kernels may do.
         forms: of the whole model; the others that were tried.
 
     >>> from subgraph import compare, load
@@ -101,6 +103,7 @@ class Comparison:
     looks_like: tuple[str, ...] = ()
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
+    approximate: str = ""
     forms: FormsTried = field(default_factory=FormsTried)
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
@@ -147,6 +150,8 @@ class Comparison:
         if whole is Status.UNRESOLVED:
             unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
             return _unresolved(list(dict.fromkeys(unknown)))
+        if self.approximate:
+            return f"right within approximate kernels ({self.approximate})"
         if not seen.inner:
             return "right: outputs agree; intermediate tensors were not checked"
         return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree"
@@ -207,6 +212,9 @@ def compare(
 def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
+    Where the whole agrees only within what approximate kernels may do, and another operator is off, rounding alone
+    judges all.
+
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
 
     Raises:
@@ -214,6 +222,18 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
+    found = _compared(trials, at, jobs, fail_fast)
+    if at or found.stopped or not needs_look(trials):
+        return found
+    with by_rounding_alone(trials):
+        exact = _compared(trials, at, jobs, fail_fast)  # what has run is stored
+    off = [((row.op,), error_of(row.alone)) for row in exact.rows if row.alone and row.alone.status is Status.FAIL]
+    if kernels := named(off):
+        return replace(found, approximate=kernels)
+    return replace(exact, notes=(*exact.notes, f"judged by {EXACTLY}: no approximate kernel explains the error"))
+
+
+def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> Comparison:
     names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
     changed = drop_if_changed(trials)

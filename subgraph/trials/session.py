@@ -84,7 +84,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         yield Trials(
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
             shared_tensors=shared, roundings=roundings, candidate=candidate, workers=workers, rule=rule,
-            candidate_model=other, as_loop=setup.as_loop,
+            criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
         )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ class Trials(ReferenceModel):
     """One candidate, asked about regions of one model. Several threads may share it.
 
     Attributes:
-        rule: the criterion that judges.
+        rule: the criterion that judges. criterion: its words, as it was asked for.
         candidate_model: the model that the candidate runs, where it is another one.
         as_loop: is the candidate given the nodes of a cut as the body of a Loop of one iteration?
         only_stored: nothing is run on the candidate: where a result is not stored, `NotStored` is raised.
@@ -89,6 +89,7 @@ class Trials(ReferenceModel):
     candidate: Candidate
     workers: Workers
     rule: Rule
+    criterion: str = ""
     candidate_model: CandidateModel | None = None
     as_loop: bool = False
     only_stored: bool = False

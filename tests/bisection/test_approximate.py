@@ -1,4 +1,7 @@
-"""An error beyond rounding and within what approximate kernels may do: which of the two is it?"""
+"""An error beyond rounding and within what approximate kernels may do: which of the two is it?
+
+Covers `trials.approximate`.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,39 @@ def load(model, options):
 LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q, large) }"
 
 
-def bisected(folder: Path, op: str, off: float) -> Done:
+def asked(folder: Path, command: str, op: str, off: float, *more: str) -> Done:
     large = np.full((4, 16), 40, np.float32)  # beside which what is off by per cents is off by per mille
     (folder / "m.onnx").write_bytes(text_models.model(LINE, large=large).SerializeToString())
     (folder / "off.py").write_text(OFF, encoding="utf-8")
     np.save(folder / "x.npy", np.random.default_rng(0).uniform(-1, 1, (4, 16)).astype(np.float32))
-    words = ("-i", "x.npy", "-c", f"off.py:op={op},off={off}", "--trust", "--repeat", "1", "--json")
-    return subcut("bisect", "m.onnx", *words, cwd=folder)
+    words = ("-i", "x.npy", "-c", f"off.py:op={op},off={off}", "--trust", "--json")
+    return subcut(command, "m.onnx", *words, *more, cwd=folder)
 
 
 @pytest.mark.slow
 def test_another_operator_is_searched_for_by_rounding_alone(tmp_path: Path) -> None:
     """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output."""
-    done = bisected(tmp_path, "Abs", 0.01)
+    done = asked(tmp_path, "bisect", "Abs", 0.01)
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
     assert [f["nodes"] for f in done.document["findings"]] == [["a"]]
 
 
 @pytest.mark.parametrize(("off", "kernels"), [(1e-3, "1 Exp, up to 1.0e-03 of the scale"), (1e-8, None)])
 def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | None, tmp_path: Path) -> None:
-    done = bisected(tmp_path, "Exp", off)
+    done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")
     assert done.code == 0 and done.document["criterion"] == "noise", done.out
     assert done.document.get("approximate") == kernels
     text = subcut("report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path).out
     assert ("right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text) == bool(kernels)
+
+
+@pytest.mark.parametrize(
+    ("op", "off", "code", "says"),
+    [
+        ("Exp", 1e-3, 0, "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"),
+        ("Abs", 1e-2, 1, "wrong: the model's outputs; 3 of 3 tensors in place or alone"),
+    ],
+)
+def test_compare_looks_at_its_nodes(op: str, off: float, code: int, says: str, tmp_path: Path) -> None:
+    done = asked(tmp_path, "compare", op, off)
+    assert (done.code, done.document["says"]) == (code, says), done.out
