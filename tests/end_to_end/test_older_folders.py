@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +18,7 @@ import pytest
 
 from fixtures import ROOT, older_folders
 from subgraph.storage.store import Store
+from subgraph.system import interrupt
 from tests.helpers.run_command import PATIENCE, finish, in_process, start
 
 SWEEP = "results/sweep-wrong.py-test_elu_example+test_relu"
@@ -66,8 +66,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(older_folders.HERE, place, ignore=shutil.ignore_patterns(".store"))
     for file in place.rglob("*.json"):
         text = file.read_text(encoding="utf-8")
-        if str(older_folders.PLACE) in text:
-            file.write_text(text.replace(str(older_folders.PLACE), place.as_posix()), encoding="utf-8")
+        if older_folders.PLACE.as_posix() in text:
+            file.write_text(text.replace(older_folders.PLACE.as_posix(), place.as_posix()), encoding="utf-8")
     monkeypatch.chdir(place)
     return place
 
@@ -143,6 +143,7 @@ def test_the_script_in_a_case_runs(here: Path) -> None:
     assert done.returncode == 0 and "bit-identical" in done.stdout, done
 
 
+@pytest.mark.posix("without a console a process is ended, not interrupted")
 def test_the_page_opens_a_bisection(here: Path) -> None:
     process = start("view", "results/bisect-wrong.py", "--no-browser", cwd=here, env={"SUBCUT_MODEL": "model.onnx"})
     assert process.stderr
@@ -153,7 +154,7 @@ def test_the_page_opens_a_bisection(here: Path) -> None:
         with urllib.request.urlopen(page, timeout=PATIENCE) as reply:
             assert json.load(reply)["labels"] == ["mix", "shift", "act", "gate", "both", "join"]
     finally:
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
         done = finish(process)
     assert done.code == 0
 
