@@ -11,6 +11,7 @@ parent's size before exec, so a fat runner would be measured in every child. `fl
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import select
 import shutil
@@ -25,7 +26,7 @@ from pathlib import Path
 
 POLL_SECONDS = 0.005
 TIMEOUT_SECONDS = 900.0
-PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+PAGE_MIB = mmap.PAGESIZE / 2**20
 READ_BYTES = 1 << 20
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from subgraph.system import interrupt
@@ -134,7 +135,7 @@ def test_what_linux_wrote_is_read(tmp_path: Path) -> None:
     assert subcut("compare", "model.onnx", "-c", "wrong.py", cwd=linux, env=OWN).code == 1  # with its store
 
 
-def test_the_page_and_a_run_started_from_it(demo: Path) -> None:
+def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
     view = start("view", "model.onnx", "-c", "wrong.py", "--no-browser", cwd=demo)
     assert view.stderr
     try:
@@ -153,6 +154,14 @@ def test_the_page_and_a_run_started_from_it(demo: Path) -> None:
         assert b"<html" in ask("GET", "/")
         ask("POST", "/api/run", {"kind": "cut", "start": "stem/pad", "end": "stem/pool"})
         until(lambda: list(demo.glob("subcut_out/stem_pad__stem_pool/manifest.json")))
+        until(lambda: not json.loads(ask("POST", "/api/stop", {}))["stopped"])  # the cut has ended
+        below = psutil.Process(view.pid).children
+        before = set(below(recursive=True))
+        ask("POST", "/api/run", {"kind": "bisect", "candidate": "wrong.py"})
+        until(lambda: set(below(recursive=True)) - before)
+        started = set(below(recursive=True)) - before
+        assert json.loads(ask("POST", "/api/stop", {}))["stopped"]
+        until(lambda: not [process for process in started if process.is_running()])
     finally:
         interrupt(view)
         view.communicate(timeout=100)
@@ -161,8 +170,6 @@ def test_the_page_and_a_run_started_from_it(demo: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_ten_moments(demo: Path, tmp_path: Path) -> None:
     """The same command goes on, and gives the same answer; nothing is left running."""
-    import psutil
-
     shutil.copytree(demo, tmp_path / "d", ignore=shutil.ignore_patterns("subcut_out"))
     words = ("bisect", "model.onnx", "-c", "wrong.py", "-q")
     run: Callable[[], Done] = lambda: finish(start(*words, cwd=tmp_path / "d"))  # noqa: E731

@@ -5,6 +5,7 @@ Runs on every system, since a folder that one writes is read on another.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 import pytest
 
 from subgraph.cases.zip_archive import require_names
-from tests.helpers.run_command import chain, in_process, tree
+from tests.helpers.run_command import COMMAND, PATIENCE, chain, environment, in_process, tree
 
 ODD = [
     "a:b", "what?", "*", "CON", "nul.txt", "trailing.", "blank ", "Same", "same", "x" * 300, r"C:\x", r"\\host\share",
@@ -74,3 +75,16 @@ def test_every_tensor_is_found_again(place: Path) -> None:
     compared = in_process("compare", *model, "--recorded", place / "dumped", *out)
     assert compared.exit_code == 0 and "not seen" not in compared.text, compared.text
     require_names(list(tree(place)), "the folder")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
+@pytest.mark.parametrize("words", [("--help",), ("-s", "卷积→1", "-e", "last", "--dry-run")])
+def test_a_terminal_without_the_characters(encoding: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", ["卷积→1", "last"])
+    plain = environment({"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+    done = subprocess.run(
+        [*COMMAND, *words], cwd=tmp_path, env=plain, capture_output=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done
+    said = (done.stdout + done.stderr).decode(encoding)
+    assert words == ("--help",) or "??->1" in said, said
