@@ -64,7 +64,7 @@ def save(
             _add_candidate(oracle, findings[k], work / name)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
-        document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
+        document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
         evidence.write_document(to_json(document), work)
         source = case.source_of(oracle.trials.graph)
         case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)

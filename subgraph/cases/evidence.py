@@ -164,7 +164,7 @@ def save_document(document: T, place: ResultPlace, source: ModelSource, reads: S
     """
     try:
         place = case.free_place(place, source, reads)
-        saved: Any = replace(document, report=str(place.path / REPORT_FILES["html"]))
+        saved: Any = replace(document, report=(place.path / REPORT_FILES["html"]).as_posix())
         with folders.aside(place.path) as work:
             write_document(to_json(saved), work)
             request = {"schema": saved.schema}

@@ -36,7 +36,7 @@ def save(document: LoopDocument, place: ResultPlace, graph: Graph, command: str)
     Raises:
         OutputError: it cannot be written.
     """
-    document = replace(document, report=str(place.path / PICTURE))
+    document = replace(document, report=(place.path / PICTURE).as_posix())
     with folders.aside(place.path) as work:
         Path(work / PICTURE).write_text(picture(document), encoding="utf-8")
         Path(work / DOCUMENT).write_text(json.dumps(to_json(document), indent=1) + "\n", encoding="utf-8")

@@ -91,7 +91,7 @@ def save(
             name = f"interval-{k + 1}" if k else "interval"
             if _write_case(trials, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
-        document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
+        document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
         document = replace(document, next=next_of(document))
         evidence.write_document(to_json(document), work)
         case.write_manifest(EvidenceManifest(source=origin, command=document.command, request=request), work)
