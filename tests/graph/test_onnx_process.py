@@ -118,9 +118,16 @@ def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    "words", ["inspect", "lint", "cut -s n2 -e n2 --no-capture", "bisect -c ort", "compare -c ort"]
+    ("words", "number"),
+    [
+        ("inspect", signal.SIGTERM),
+        ("lint", signal.SIGINT),
+        ("cut -s n2 -e n2 --no-capture", signal.SIGINT),
+        ("bisect -c ort", signal.SIGINT),
+        ("bisect -c ort", signal.SIGTERM),
+        ("compare -c ort", signal.SIGTERM),
+    ],
 )
 def test_every_command_ends_when_it_is_told(words: str, number: int, tmp_path: Path) -> None:
     """While onnx or onnxruntime inlines four million nodes."""

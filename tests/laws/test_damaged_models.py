@@ -278,7 +278,10 @@ MEMORY = 3 << 30  # bytes, of any process that took part
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["loop_body", "shape_chain", "untyped_int64", "sequence_in"])
+@pytest.mark.parametrize(
+    "name",
+    ["loop_body", "shape_chain", *(pytest.param(n, marks=pytest.mark.rare) for n in ("untyped_int64", "sequence_in"))],
+)
 def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str) -> None:
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"

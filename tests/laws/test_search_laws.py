@@ -17,7 +17,7 @@ from subgraph.search.predicate import RegionOutcome
 from tests.helpers.examples import examples
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000
-QUICK, MANY, FLAKY = examples(60), 120, 1500  # scenarios per family
+QUICK, MANY, FLAKY = examples(60), 80, 800  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]

@@ -76,6 +76,7 @@ def bisect(folder: Path, *words: str, other: str = "other.onnx") -> Done:
 
 
 SLOW = pytest.mark.slow
+RARE = (pytest.mark.slow, pytest.mark.rare)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,10 @@ SLOW = pytest.mark.slow
         ("transformer", "fp16"),
         ("transformer", "extended"),
         pytest.param("transformer", "qdq", marks=SLOW),
-        pytest.param("transformer", "qoperator", marks=SLOW),
+        pytest.param("transformer", "qoperator", marks=RARE),
         pytest.param("transformer", "basic", marks=SLOW),
-        *(pytest.param("resnet", form, marks=SLOW) for form in ("extended", "qdq_keeping")),
+        pytest.param("resnet", "extended", marks=RARE),
+        pytest.param("resnet", "qdq_keeping", marks=SLOW),
     ],
 )
 def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:
@@ -120,7 +122,7 @@ def reverse_a_filter(model: onnx.ModelProto) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["fp16", "nhwc"])
+@pytest.mark.parametrize("form", ["fp16", pytest.param("nhwc", marks=pytest.mark.rare)])
 def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path], tmp_path: Path) -> None:
     folder = shutil.copytree(models("resnet", form), tmp_path / "m")
     name = broken(folder, reverse_a_filter)
