@@ -72,7 +72,7 @@ def require_names(names: list[str], where: str) -> None:
     """Check the names of all files in a zip.
 
     Raises:
-        InputError: a name may not be used, or occurs twice, in any case or normal form.
+        InputError: a name may not be used, or occurs twice, in any case or normal form, or is a folder of another.
     """
     taken: dict[str, str] = {}
     for name in names:
@@ -83,6 +83,11 @@ def require_names(names: list[str], where: str) -> None:
             what = f"'{clean(taken[key])}' and '{clean(name)}' would be one file"
             raise InputError(f"{where}: {what}", "rename one")
         taken[key] = name
+    for name in names:
+        for end in (k for k, letter in enumerate(name) if letter == "/"):
+            if file := taken.get(_folded(name[:end])):
+                what = f"'{clean(file)}' would be a file, and a folder of '{clean(name)}'"
+                raise InputError(f"{where}: {what}", "rename one")
 
 
 def _folded(name: str) -> str:

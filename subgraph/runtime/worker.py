@@ -156,8 +156,9 @@ class Worker:
                 raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))
             self._read_stderr()
             self._printed.clear()
-            self._pipes.send(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            self._pending = True
+            request = json.dumps({"do": do, **arguments}).encode() + b"\n"
+            self._pending = True  # before it is sent: Ctrl-C may come at once
+            self._pipes.send(request)
             if self._starting:
                 self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
                 self._starting = False

@@ -159,7 +159,7 @@ def test_a_file_that_is_a_folder_too(small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(small, tmp_path / "evil.zip"))
     with zipfile.ZipFile(path, "a") as file:
         file.writestr(entry("top/a.txt/b"), b"evil")
-    with pytest.raises(SubcutError):
+    with pytest.raises(InputError, match="would be a file, and a folder of"):
         bundle.unpack(path, tmp_path / "place")
     assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
 
