@@ -361,7 +361,7 @@ def _has_mark(pid: int, mark: str) -> bool:
     else:
         import psutil
 
-        found = psutil.Process(pid).environ().get(MARK) == mark
+        found = bool(psutil.Process(pid).environ().get(MARK) == mark)
     return found
 
 
