@@ -28,5 +28,5 @@ fi
 if [ "${1:-}" = all ]; then
   runtime=(tests/runtime/test_{candidate,run_result,inputs,reference_values,cached_runs,capture}.py) # workers: fork, SIGSTOP
   wine -n 2 -m "not slow and not rare" tests/storage tests/search tests/graph tests/comparison tests/cases tests/drawing tests/inspection \
-    "${runtime[@]}" tests/test_{documents,text,errors,verdict,plugins,precision,trust}.py
+    "${runtime[@]}" tests/end_to_end/test_older_folders.py tests/test_{documents,text,errors,verdict,plugins,precision,trust}.py
 fi
