@@ -29,10 +29,13 @@ def approximate_kernels(oracle: NodeOracle) -> str:
         if result is None:
             unseen += 1
             continue
+        allowed = trials.verdict_of(region, result).status is Status.AGREE
         with by_rounding_alone(trials):
             verdict = trials.verdict_of(region, result)
         if verdict.status is Status.FAIL:
-            off.append((ops[k], error_of(verdict.worst)))
-            if not ops[k] & APPROXIMATED:
+            approximated = ops[k] & APPROXIMATED if allowed else set[str]()
+            off.append((approximated, error_of(verdict.worst)))
+            if not approximated:
                 break
+        unseen += verdict.status is Status.UNRESOLVED
     return named(off, unseen)

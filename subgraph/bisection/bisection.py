@@ -35,6 +35,7 @@ from subgraph.bisection.remaining import Remaining
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
@@ -47,7 +48,7 @@ from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, S
 from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
-from subgraph.trials.approximate import EXACTLY, needs_look
+from subgraph.trials.approximate import needs_look
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
@@ -245,7 +246,7 @@ class Bisection:
         if self._approximate:
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")
-        self._criterion, trials.rule = EXACTLY, parse_criterion(EXACTLY)
+        self._criterion, trials.rule = ROUNDING_ALONE, parse_criterion(ROUNDING_ALONE)
         self._before, self._oracle = findings.counts, self._new_oracle(trials)
         return (yield from self._followed())
 

@@ -25,6 +25,7 @@ from subgraph.commands.options import (
     ResultOptions,
     RuntimeOptions,
 )
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
-EXACTLY = "noise:floor=1e-5"  # nobody translates a model by approximate kernels; healthy kernels stay within that
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,8 @@ class Asked:
         if metric:
             return f"threshold:{metric}"
         module = str(self.settings.get("reference", self.runtime.reference, "")).startswith(MODULE)
-        usual = EXACTLY if module or self.translated else "noise"
+        # Nobody translates a model by approximate kernels.
+        usual = ROUNDING_ALONE if module or self.translated else "noise"
         words = str(self.settings.get("criterion", comparison.criterion, usual))
         origin = self.settings.origin("criterion", comparison.criterion)
         require_trust(criterion_code(words, origin), self.result.trust)

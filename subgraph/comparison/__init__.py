@@ -3,3 +3,6 @@ alone moves an output (`noise/`), what would make them equal (`similarity/`).
 
 A new criterion is one file in `criteria/`, a new metric one file in `metrics/`; their `__init__.py` show what to write.
 """
+
+# The criterion where no approximate kernel may explain an error: healthy kernels stay within 1e-5 of the scale.
+ROUNDING_ALONE = "noise:floor=1e-5"

@@ -173,7 +173,10 @@ def replay_command(document: Document, case: str) -> str:
         about = reference
     runs_commands = any(step in about["options"] for step in _stated(about, "COMMANDS") or ())
     is_code = about["backend"].endswith(".py") or runs_commands or _stated(about, "SCRIPT")
-    return f"subcut replay {case}" + (f" -c {system.quote(about['name'])}" if is_code else "")
+    spec = f" -c {system.quote(about['name'])}" if is_code else ""
+    criterion = document["criterion"]
+    rule = "" if criterion == "noise" else f" --criterion {system.quote(criterion)}"  # by the usual one it may agree
+    return f"subcut replay {case}{spec}{rule}"
 
 
 def _stated(about: Document, name: str) -> Any:

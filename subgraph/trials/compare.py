@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
@@ -31,7 +32,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import pooled_runs
-from subgraph.trials.approximate import EXACTLY, by_rounding_alone, error_of, named, needs_look
+from subgraph.trials.approximate import by_rounding_alone, error_of, named, needs_look
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.preflight import require_usable
@@ -228,9 +229,10 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     with by_rounding_alone(trials):
         exact = _compared(trials, at, jobs, fail_fast)  # what has run is stored
     off = [((row.op,), error_of(row.alone)) for row in exact.rows if row.alone and row.alone.status is Status.FAIL]
-    if kernels := named(off):
+    unseen = {row.index for row in exact.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
+    if kernels := named(off, len(unseen)):
         return replace(found, approximate=kernels)
-    return replace(exact, notes=(*exact.notes, f"judged by {EXACTLY}: no approximate kernel explains the error"))
+    return replace(exact, notes=(*exact.notes, f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"))
 
 
 def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> Comparison:

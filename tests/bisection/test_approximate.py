@@ -5,11 +5,13 @@ Covers `trials.approximate`.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from subgraph.reports import replay_command
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -41,12 +43,16 @@ def asked(folder: Path, command: str, op: str, off: float, *more: str) -> Done:
     return subcut(command, "m.onnx", *words, *more, cwd=folder)
 
 
-@pytest.mark.slow
-def test_another_operator_is_searched_for_by_rounding_alone(tmp_path: Path) -> None:
-    """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output."""
-    done = asked(tmp_path, "bisect", "Abs", 0.01)
+@pytest.mark.parametrize(("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")])
+def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(op: str, node: str, tmp_path: Path) -> None:
+    """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output. No fast exp is off by that much."""
+    done = asked(tmp_path, "bisect", op, 0.01)
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out
-    assert [f["nodes"] for f in done.document["findings"]] == [["a"]]
+    assert [f["nodes"] for f in done.document["findings"]] == [[node]]
+    case = done.document["findings"][0]["case"]
+    words = shlex.split(replay_command(done.document, case))
+    assert words[-2:] == ["--criterion", "noise:floor=1e-5"], "as it was found"
+    assert subcut(*words[1:], cwd=tmp_path).code == 1
 
 
 @pytest.mark.parametrize(("off", "kernels"), [(1e-3, "1 Exp, up to 1.0e-03 of the scale"), (1e-8, None)])
@@ -63,6 +69,7 @@ def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | Non
     [
         ("Exp", 1e-3, 0, "right within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"),
         ("Abs", 1e-2, 1, "wrong: the model's outputs; 3 of 3 tensors in place or alone"),
+        ("Exp", 1e-2, 1, "outputs agree, the inside does not: 1 of 3 tensors wrong"),
     ],
 )
 def test_compare_looks_at_its_nodes(op: str, off: float, code: int, says: str, tmp_path: Path) -> None:
