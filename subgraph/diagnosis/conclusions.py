@@ -13,9 +13,10 @@ class Fact(StrEnum):
     """What evidence says, as far as conclusions ask for it."""
 
     ALIKE = "alike"  # the values look like a change of the right ones
-    APPROXIMATE = "approximate"  # an approximate kernel may be so far off
+    APPROXIMATE = "approximate"  # an approximate kernel of one of its operators may be so far off
     BEYOND = "beyond"  # rounding at the claimed precision does not explain the error
     CANDIDATE = "candidate"  # onnx's own evaluator agrees with the candidate
+    EVERYWHERE = "everywhere"  # each node of the region is off alone
     EXPORT = "export"  # one side is what the model was exported from
     FITS = "fits"  # rounding at a lower precision explains the error
     GRID = "grid"  # all values are those of a lower precision
@@ -27,6 +28,7 @@ class Fact(StrEnum):
     REFERENCE = "reference"  # onnx's own evaluator agrees with the reference
     RIGHT = "right"  # without the optimiser
     RIGHT_FINER = "right-finer"  # in full precision
+    SOMEWHERE = "somewhere"  # some node of the region that rounds is right alone
     SWITCH = "switch"  # without one option
     WITHIN = "within"  # rounding at the claimed precision explains the error
     WRONG_FINER = "wrong-finer"  # in full precision as well
@@ -35,7 +37,7 @@ class Fact(StrEnum):
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, input, likeness, exact, pass, switch, second or export.
+    kind: conclusion, range, noise, precision, alone, input, likeness, exact, pass, switch, second or export.
     fact: None where it decides nothing. precision: which one the fact is about, where it is a lower one.
     quoted: what a conclusion that rests on it repeats.
     """
@@ -66,7 +68,7 @@ CONCLUSIONS = (
         "not known: {dtype} rounding explains the size of the error, but full precision is as wrong",
     ),
     ((Fact.FITS, Fact.GRID), "rounding, not a bug: the candidate computes in {dtype}; declare --precision {claim}"),
-    ((Fact.APPROXIMATE,), "no bug, by the size of the error: within 0.002 of the scale, as of approximate kernels"),
+    ((Fact.APPROXIMATE,), "perhaps no bug: within 0.002 of the scale, as approximate kernels may be ({quoted})"),
     (
         (Fact.FITS, Fact.RIGHT_FINER),
         "rounding, not a bug: {dtype} arithmetic explains the error, and full precision is right",
@@ -76,9 +78,15 @@ CONCLUSIONS = (
         "a bug of the candidate's optimiser, or an approximation no worse than {dtype}: right without it",
     ),
     (
-        (Fact.FITS,),
+        (Fact.FITS, Fact.EVERYWHERE),
         "probably rounding, not a bug: {dtype} arithmetic explains it; "
         "if the candidate uses that, declare --precision {claim}",
+    ),
+    ((Fact.FITS, Fact.SOMEWHERE), "a bug, or an approximation: as small as {dtype} rounding, but {quoted}"),
+    (
+        (Fact.FITS,),
+        "a bug, or {dtype} arithmetic: only the size of the error speaks for that; "
+        "if the candidate uses it, declare --precision {claim}",
     ),
     (
         (Fact.RIGHT, Fact.REFERENCE),
@@ -105,6 +113,13 @@ def conclude(evidence: Sequence[Evidence]) -> str:
     explains = max((e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None)
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed)), UNKNOWN)
     quoted = {e.fact: e.quoted for e in reversed(evidence)}
-    what = next((quoted[fact] for fact in (Fact.INPUT, Fact.EXPORT, Fact.ALIKE) if fact in quoted), "")
+    what = next(
+        (
+            quoted[fact]
+            for fact in (Fact.INPUT, Fact.EXPORT, Fact.ALIKE, Fact.APPROXIMATE, Fact.SOMEWHERE)
+            if fact in quoted
+        ),
+        "",
+    )
     passes = f" ({quoted[Fact.PASS]})" if Fact.PASS in quoted else ""
     return conclusion.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)

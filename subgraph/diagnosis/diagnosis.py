@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.noise.analysis import rounds
 from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.precision import FLOATS
@@ -23,12 +24,13 @@ from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
-from subgraph.graph.region import Region
+from subgraph.graph.region import Region, of_nodes
 from subgraph.origins.source import sources
 from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
+from subgraph.trials.approximate import APPROXIMATED, by_rounding_alone
 from subgraph.trials.session import with_candidate
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
@@ -38,6 +40,8 @@ EVALUATOR = "onnx-reference"
 MAX_ABLATIONS = 30  # runs of the region without some passes of the optimiser
 MAX_SECONDS = 60.0  # that one more run of the region may take
 MAX_SOURCES = 3  # lines of code that a conclusion names
+MAX_ALONE = 8  # nodes of a region that are run alone
+MIN_ALONE = 2  # that tell anything
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
@@ -67,6 +71,8 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
         evidence += _passes(trials, region)
     elif Fact.RIGHT_FINER not in facts:
         evidence += _switches(trials, region, withheld)
+    if Fact.FITS in facts:
+        evidence += _each_alone(trials, region, withheld)
     evidence += _second(trials, region, verdict, withheld)
     if trials.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
@@ -121,9 +127,10 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     if ruling.status is Status.UNRESOLVED:
         yield Evidence("noise", ruling.why)
         return
-    fact = _size(ruling, ruling.metrics.get("noise_ratio"))
+    kernels = dict.fromkeys(op for i in output.region.nodes if (op := output.trials.graph.ops[i]) in APPROXIMATED)
+    fact = _size(ruling, ruling.metrics.get("noise_ratio"), kernels)
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
-    yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact)
+    yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels))
     if fact is not Fact.WITHIN:
         yield from _lower_precision(output, pair, claim)
 
@@ -163,9 +170,9 @@ def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     return rule("floor=0")(pair, OutputContext(name, precision, noise))
 
 
-def _size(ruling: Ruling, ratio: float | None) -> Fact | None:
-    """The fact about the error's size at the claimed precision."""
-    if ruling.label == "approximate kernel":
+def _size(ruling: Ruling, ratio: float | None, kernels: Collection[str]) -> Fact | None:
+    """The fact about the error's size at the claimed precision; `kernels`: operators that runtimes approximate."""
+    if ruling.label == "approximate kernel" and kernels:
         return Fact.APPROXIMATE
     if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
         return Fact.WITHIN
@@ -213,6 +220,26 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
     else:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
+
+
+def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
+    """A candidate that computes in a lower precision does so in each node: is each one that rounds off alone?"""
+    graph = trials.graph
+    nodes = [i for i in region.nodes if rounds(graph.nodes[i])][:MAX_ALONE]
+    if withheld or len(nodes) < MIN_ALONE:
+        return
+    for i in nodes:
+        alone = of_nodes(graph, [i])
+        result = trials.run_extra(alone)
+        with by_rounding_alone(trials):
+            verdict = trials.verdict_of(alone, result)
+        if verdict.status is Status.AGREE:
+            says = f"'{graph.label(i)}' alone agrees in {trials.precision}"
+            yield Evidence("alone", says, Fact.SOMEWHERE, quoted=says)
+            return
+        if verdict.status is Status.UNRESOLVED:
+            return
+    yield Evidence("alone", f"each of {count(len(nodes), 'node')} alone is off as well", Fact.EVERYWHERE)
 
 
 def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:

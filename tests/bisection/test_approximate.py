@@ -55,6 +55,15 @@ def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(op: s
     assert subcut(*words[1:], cwd=tmp_path).code == 1
 
 
+def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline_calls_it(tmp_path: Path) -> None:
+    """The headline said wrong, the line below it "no bug, by the size of the error: … as of approximate kernels"."""
+    done = asked(tmp_path, "bisect", "Abs", 1.5e-3)
+    (finding,) = done.document["findings"]
+    assert finding["nodes"] == ["a"] and finding["worst"]["error"] < 2e-3
+    lines = [finding["verdict"]["why"], *(line["says"] for line in finding["evidence"])]
+    assert lines[1].startswith("a bug") and "approximate" not in "".join(lines), lines
+
+
 @pytest.mark.parametrize(("off", "kernels"), [(1e-3, "1 Exp, up to 1.0e-03 of the scale"), (1e-8, None)])
 def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | None, tmp_path: Path) -> None:
     done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")

@@ -140,14 +140,28 @@ def test_float16_that_nobody_declared(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        ("inside", "no bug, by the size of the error: within 0.002 of the scale"),
-        ("drift", "probably rounding, not a bug: float16 arithmetic explains it; if the candidate uses that, declare"),
+        ("inside", "perhaps no bug: within 0.002 of the scale, as approximate kernels may be (Conv, Tanh)"),
+        ("drift", "a bug, or float16 arithmetic: only the size of the error speaks for that; if the candidate uses it"),
     ],
 )
 def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
     found = evidence_of(ask(mistake=mistake, tensor="y"), "first", "act", "last")
     assert found["conclusion"].startswith(words)
     assert "likeness" not in found
+
+
+def test_a_lower_precision_that_every_node_shows(ask: Ask) -> None:
+    found = evidence_of(ask(mistake="jitter"), "first", "act", "last", more=True)
+    assert found["alone"] == "each of 3 nodes alone is off as well"
+    assert found["conclusion"].startswith("probably rounding, not a bug: float16 arithmetic explains it; if the")
+
+
+def test_what_nobody_approximates_is_no_approximate_kernel(ask: Ask) -> None:
+    """It was called "no bug, by the size of the error", whatever the operator."""
+    text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = Abs(x) }"
+    found = evidence_of(ask(text=text, mistake="gain", tensor="y"), "last", more=True)
+    assert found["conclusion"].startswith("a bug"), found
+    assert "approximate" not in " ".join(found.values())
 
 
 def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
@@ -207,7 +221,11 @@ def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, 
     ("switches", "words", "conclusion"),
     [
         ("heal", "right with fast exp off (exp=exact)", "one option of the candidate is the reason"),
-        ("none", "wrong with threads off (threads=1) as well; wrong with fast exp off", "probably rounding, not a bug"),
+        (
+            "none",
+            "wrong with threads off (threads=1) as well; wrong with fast exp off",
+            "a bug, or an approximation: as small as float16 rounding, but 'first' alone agrees in fp32",
+        ),
     ],
 )
 def test_a_switch_confirms_what_a_precision_only_fits(switches: str, words: str, conclusion: str, ask: Ask) -> None:

@@ -4,6 +4,7 @@ mistake   one of `CHANGES`, on the output `tensor`
           before: from the second run on, the output is the previous sample's
           fed: float32 inputs of three channels are taken for BGR
           half: computes in float16, but claims float32
+          jitter: every output is off by half a rounding of float16
 exact     the result of `exact(options)`: options without the mistake
 switches  the result of `switches(options)`: two names, the second of which turns the mistake off if it is "heal"
 claim     the precision that it claims
@@ -30,6 +31,7 @@ CHANGES: dict[str, Callable[[Array], Array]] = {
     "drift": lambda v: (
         v + np.abs(v).max() * np.float32(2e-3) * np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape)
     ),
+    "gain": lambda v: v * np.float32(1.0015),
     "last-bits": lambda v: v * np.float32(1 + 2**-23),
     "noise": lambda v: np.asarray(np.random.default_rng(0).standard_normal(v.shape, np.float32)),
     "nan": lambda v: np.where(v > 0, v, np.nan).astype(v.dtype),
@@ -74,6 +76,9 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
         found = dict(zip(names, session.run(names, _fed(feeds, mistake)), strict=True))
         if mistake == "half":
             found = {n: v.astype(np.float16).astype(np.float32) for n, v in found.items()}
+        if mistake == "jitter":
+            jitter = {n: np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape) for n, v in found.items()}
+            found = {n: v + np.abs(v).max() * np.float32(2e-3) * jitter[n] for n, v in found.items()}
         name = options.get("tensor", "")
         if name in found and mistake in CHANGES:
             found[name] = np.ascontiguousarray(CHANGES[mistake](found[name]))

@@ -341,7 +341,7 @@ class Floats:
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
         if self.context.claim is FP32 and (self.errors <= FLOOR * self.scales).all():
-            relation, label = f"{relation}; approximate kernels are off by as much", "approximate kernel"
+            label = "approximate kernel"
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
 
     def ruling(
