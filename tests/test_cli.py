@@ -784,6 +784,7 @@ def test_tab_completes_commands_and_options(here: Path) -> None:
     assert tab("subcut resn", here) == []  # bash itself completes file names
 
 
+@pytest.mark.slow
 def test_tab_finds_the_model_as_the_command_does(here: Path, tmp_path: Path) -> None:
     assert tab("subcut -s po", tmp_path) == []
     assert tab("subcut nothing.onnx -s po", here) == []
@@ -819,6 +820,7 @@ def test_tab_and_names_that_bash_splits_or_acts_on(tmp_path: Path) -> None:
         assert answers(["subcut", "-s", bad], 2, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_tab_in_a_real_bash(tmp_path: Path) -> None:
     """The script that `--install-completion` installs, in an interactive bash."""
     chain(tmp_path / "odd.onnx", ["first", "two words", "layer:0", "semi;echo", "last"])

@@ -351,6 +351,7 @@ def test_what_is_unsure_is_never_green(name: str, says: list[str], first: dict[s
     assert first[name].says.startswith(says[0])
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_second_session_in_parallel_runs_the_whole_anew(first: dict[str, Outcome], place: Path) -> None:
     """No stored answer of a candidate that has changed in a way that nothing shows counts."""

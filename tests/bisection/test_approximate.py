@@ -73,6 +73,7 @@ def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | Non
     assert ("right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text) == bool(kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "off", "code", "says"),
     [

@@ -43,6 +43,7 @@ def test_the_node_the_body_and_the_iteration_are_named(seed: int) -> None:
     assert outcome.is_right(planted, first), outcome
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path) -> None:
     """The text names the node inside and its case; the document follows its schema, which `subcut` checks."""
     planted = bodies.planted(1, ["Loop"])

@@ -240,6 +240,7 @@ def load(model, options):
 TALK = ("hunter2", "sig=", "Basic", "host=", "bobuser", "10.1.2", "postgres", "alice_w")
 
 
+@pytest.mark.slow
 def test_what_a_candidate_printed_stays_here_unless_the_user_lets_it_go(plain: Path) -> None:
     (plain / "talk.py").write_text(TALKATIVE)
     env = secrets(plain)
@@ -283,6 +284,7 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.slow
 def test_a_whole_model(tmp_path: Path) -> None:
     """Weights outside the file come along; the candidate is asked and what it gives is kept."""
     here_, there = tmp_path / "here", tmp_path / "there"
@@ -370,6 +372,7 @@ def test_several_samples(plain: Path) -> None:
     assert (wrong.returncode, said) == (1, ["bit-identical", "DIFFERS:"])
 
 
+@pytest.mark.slow
 def test_outputs_that_a_device_wrote(plain: Path) -> None:
     given = plain / "given"
     given.mkdir()

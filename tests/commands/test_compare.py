@@ -134,6 +134,7 @@ def test_what_is_wrong_where(
         assert f"first bad tensor  {first}   node " in compare(*doubted(**faults), cwd=here).out
 
 
+@pytest.mark.slow
 def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     """Reading the tensors between hides it, as with a fusion."""
     (here / "shy.py").write_text(
@@ -152,6 +153,7 @@ def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
 
 
+@pytest.mark.slow
 def test_several_candidates_stand_side_by_side(here: Path) -> None:
     (here / "off.py").write_text(
         "from subgraph.runtime.backends import ort\n"
@@ -620,6 +622,7 @@ def test_a_slip_in_the_file(text: str, says: str, here: Path) -> None:
     assert re.search(says, refused(subcut("compare", cwd=here)), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(here: Path, tmp_path: Path) -> None:
     (here / "run.sh").write_text("#!/bin/sh\nls run.sh && exit 3\n")
     (here / "run.sh").chmod(0o755)
@@ -673,6 +676,7 @@ def test_backends_lists_runtimes_and_the_projects(here: Path) -> None:
     assert rows[len(OURS) + 1]["help"] == "no-such-converter {model} ; ./gone.sh {inputs} {outputs}"
 
 
+@pytest.mark.slow
 def test_doctor(here: Path) -> None:
     (here / "run.sh").write_text("#!/bin/sh\ntouch ran\n")
     (here / "run.sh").chmod(0o755)
@@ -702,6 +706,7 @@ def test_doctor(here: Path) -> None:
     assert found["versions"]["onnxruntime"] == onnx_version()
 
 
+@pytest.mark.slow
 def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
     (tmp_path / "onnxruntime.py").write_text("raise ImportError('no such library')")
     (here / "subcut.toml").write_text("x = ")
@@ -726,6 +731,7 @@ def terminal() -> Iterator[tuple[int, int]]:
         os.close(ours)
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
     chain(here / "m.onnx", [f"n{i}" for i in range(12)])
     with terminal() as (ours, theirs):
@@ -753,6 +759,7 @@ def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
     assert left.rstrip().endswith((b"\x1b[2K", b"\x1b[?25h"))
 
 
+@pytest.mark.slow
 def test_nobody_reads_the_result(here: Path) -> None:
     """Standard output closed early is not an error of ours."""
     run = subprocess.Popen(
@@ -770,6 +777,7 @@ def test_nobody_reads_the_result(here: Path) -> None:
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 def test_align_as_tnns_converter(here: Path) -> None:
     """`output`: the model's outputs alone; `all`: up to the first tensor that is not aligned."""
     outputs = compare(*doubted(add="b:-9"), "--align", "output", "--json", cwd=here)

@@ -34,6 +34,7 @@ def test_what_to_type_is_said(tmp_path: Path) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
     begin = _seconds()
@@ -52,6 +53,7 @@ def _seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.slow
 def test_the_line_that_is_missing_mends_it(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
     wrong = tmp_path / "d" / "wrong.py"

@@ -217,6 +217,7 @@ def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, 
     assert found["conclusion"].startswith(conclusion)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("switches", "words", "conclusion"),
     [

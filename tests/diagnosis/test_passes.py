@@ -75,6 +75,7 @@ def test_what_is_off_already_stays_off_and_is_not_named(ablation: Ask) -> None:
     assert without(asked.trials, ["B"]).candidate.options["off"] == "A+B"
 
 
+@pytest.mark.rare
 def test_the_runs_are_bounded(ablation: Ask) -> None:
     asked = ablation(20, names="+".join("ABCDEFGHIJ"), cures="I+J")
     assert minimal_sets(asked) == [("I", "J")]  # not as a pair: one name after the other was left in
@@ -95,6 +96,7 @@ def test_sets_in_words() -> None:
 # ---------------------------------------------------------------------------------------------------- onnxruntime
 
 
+@pytest.mark.slow
 def test_onnxruntimes_passes_are_those_without_which_it_makes_another_graph(tmp_path: Path) -> None:
     model = text_models.load(tmp_path, NET).path
     assert "EliminateIdentity" in ort.passes(model, {})

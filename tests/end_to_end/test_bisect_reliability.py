@@ -362,6 +362,7 @@ def test_a_disk_that_fills_up_in_the_middle(here: Path, disk: Callable[[int], Pa
     assert kept >= 2, "the first two trials were on the disk"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
 def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
     """A quota, played by a limit on the size of files: too small for the store, for a report, or for neither."""
@@ -427,6 +428,7 @@ def test_what_agreed_before_a_change_certifies_nothing_after_it(then: str, after
     honest(found(bisect(*words, *QUICK, "--json", cwd=here)), then)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_changes_after_its_node_was_found(here: Path) -> None:
     """The culprit stands; that the rest could not be asked about is said, not passed over."""
     document = found(bisect(*doubted(here, nodes="n5", after=6, then="dies"), *QUICK, "--json", cwd=here))
@@ -449,6 +451,7 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
     assert document["trials"] <= 20, "it is not asked about piece after piece"
 
 
+@pytest.mark.slow
 def test_a_candidate_that_never_ran_has_no_culprits(here: Path) -> None:
     """A package that is missing, say: a model of one node dies with the same words."""
     done = bisect("-c", "cmd:false", *QUICK, "--json", cwd=here)
@@ -589,6 +592,7 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here
 # ------------------------------------------------------------------------------------------------ samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["dies", pytest.param("step", marks=pytest.mark.slow)])
 def test_one_of_three_samples(fault: str, here: Path) -> None:
     (here / "samples").mkdir()
@@ -679,6 +683,7 @@ def place_of(document: dict[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------ budgets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)])
 def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, mark: dict[str, str]) -> None:
     """A run takes 0.7 s, so one or none fits into the time. Nothing is blamed."""
@@ -803,6 +808,7 @@ def test_a_damaged_case_is_named(
     assert "failed" not in done.err
 
 
+@pytest.mark.slow
 def test_what_a_mailed_case_names_is_run_from_nowhere_else(copied: Path, tmp_path: Path) -> None:
     """The candidate's file is where the sender had it; where it is not, that is said."""
     manifest = json.loads((copied / "manifest.json").read_text())

@@ -205,7 +205,9 @@ def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "text", "inputs"), REAL)
+@pytest.mark.parametrize(
+    ("backend", "text", "inputs"), [*REAL[:2], *(pytest.param(*case, marks=pytest.mark.rare) for case in REAL[2:])]
+)
 def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str, Any], tmp_path: Path) -> None:
     if find_spec(MODULES[backend]) is None:
         pytest.skip(f"{MODULES[backend]} is not installed")

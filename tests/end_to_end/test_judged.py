@@ -60,6 +60,7 @@ def faulty(folder: Path, value: str, when: str = "True") -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "code", "says"),
     [
@@ -80,6 +81,7 @@ def test_an_output_without_noise_is_judged_too(
         assert done.out.startswith("unresolved: y could not be judged (--criterion names a rule that needs no noise)\n")
 
 
+@pytest.mark.slow
 def test_a_step_of_a_loop_is_judged_too(here: Path) -> None:
     """A merged decoder was right in 40 steps of which one was not judged."""
     (here / "loop.toml").write_text('steps = 6\n[states]\npast = "state"\n', encoding="utf-8")
@@ -118,6 +120,7 @@ def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
     assert done.code == 2 and "wrong.npy has shape 1×3×5×5; input 'data' takes 1×2×4×4" in done.err, done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["openvino", "opencv"])
 def test_a_size_of_minus_one_is_open(tmp_path: Path, backend: str) -> None:
     """Paddle writes open sizes so; runtimes run such files, and we refused them in their name."""

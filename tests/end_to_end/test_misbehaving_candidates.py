@@ -96,6 +96,7 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
 # ------------------------------------------------------------------------------------------------ how it may fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "name", "why"),
     [
@@ -119,6 +120,7 @@ def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path,
     assert len(runs(here)) == TRIALS
 
 
+@pytest.mark.slow
 def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
     words = backend(here, run="if 't0' in found: print('last words'); os.abort()")
     said = compare(*words, cwd=here, env=mark).out
@@ -156,6 +158,7 @@ def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: d
     assert [row["alone"]["signature"] for row in done.document["rows"]] == ["timeout"]
 
 
+@pytest.mark.slow
 def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
     """The limit holds for the whole process tree: here a child exceeds it."""
     body = "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'], stdin=subprocess.PIPE)"
@@ -166,6 +169,7 @@ def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
     assert re.search(r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE), done
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> None:
     words = backend(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
@@ -203,6 +207,7 @@ def test_additional_outputs_do_no_harm(here: Path) -> None:
     assert done.code == 0, done
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_hundred_outputs(here: Path) -> None:
     names = [f"y{i}" for i in range(100)]
@@ -294,6 +299,7 @@ def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(name: str, he
     assert not set("\x1b\x9b\u202e") & set(done.out + done.err)
 
 
+@pytest.mark.slow
 def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[str, str]) -> None:
     """Its environment is empty but for the test's mark, its session its own, its parent dead."""
     words = backend(here, run=f"subprocess.Popen({DAEMON}), os.abort()")
@@ -354,7 +360,9 @@ def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.rare) for n in (signal.SIGINT, signal.SIGTERM))]
+)
 def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
     """Stopped in the third of four trials, in which a child of the candidate sleeps."""
     pause = "subprocess.Popen(['sleep', '600']), (HERE / 'there').touch(), time.sleep(600)"
@@ -383,6 +391,7 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
     assert len(runs(here)) == 6 + REPEATED
 
 
+@pytest.mark.slow
 def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
     run = start(
         "compare",
@@ -417,6 +426,7 @@ def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
     assert len(runs(here)) == 2 * TRIALS + 2 * REPEATED
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
     words = script(here, "exit 3")
     assert compare(*words, cwd=here).code == 1
@@ -427,6 +437,7 @@ def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
     assert len(runs(here)) == 2 * TRIALS + REPEATED
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
     words = backend(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
@@ -471,6 +482,7 @@ def without_times(text: str) -> str:
     return re.sub(r"built in .*, ran in .*", "", text)
 
 
+@pytest.mark.slow
 def test_a_file_where_the_store_should_be(here: Path) -> None:
     words = backend(here)
     expected = compare(*words, "--fresh", cwd=here)
@@ -495,6 +507,7 @@ def write_wide_model(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
     """The reference values just fit, the results do not: one warning, the same output, and the report."""
     if os.geteuid() or not shutil.which("mount"):
@@ -516,6 +529,7 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
     """A limit on file sizes stands for a quota: too small for the values, it is an error, else the command succeeds.
 

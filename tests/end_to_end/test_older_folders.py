@@ -167,6 +167,7 @@ def test_a_manual_search_goes_on(here: Path) -> None:
     assert in_process("manual", "log").text.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_bisection_that_was_stopped_goes_on(here: Path) -> None:
     bring_stored_runs(here, "interrupted")
     done = in_process("bisect", "model.onnx", "-i", "x.npy", "-c", "wrong.py", "-o", "interrupted")
@@ -175,6 +176,7 @@ def test_a_bisection_that_was_stopped_goes_on(here: Path) -> None:
     assert (here / done.document["findings"][0]["case"] / "model.onnx").exists()
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_loop_runs_again_beside_its_folder(here: Path) -> None:
     bring_stored_runs(here, "steps")

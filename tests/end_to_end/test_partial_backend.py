@@ -55,7 +55,9 @@ def write(folder: Path, operator: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sides", [("-c", "partial.py"), ("--reference", "partial.py", "-c", "ort")])
+@pytest.mark.parametrize(
+    "sides", [pytest.param(("-c", "partial.py"), marks=pytest.mark.rare), ("--reference", "partial.py", "-c", "ort")]
+)
 def test_a_wrong_operator_is_found_with_those_that_only_one_side_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
 ) -> None:

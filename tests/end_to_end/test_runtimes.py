@@ -391,6 +391,7 @@ def test_what_is_not_installed_names_the_extra(runtime: str, monkeypatch: pytest
         assert e.value.hint == f"pip install 'subcut[{runtime}]'"
 
 
+@pytest.mark.slow
 def test_what_does_not_load_is_told_with_exit_code_4(tmp_path: Path) -> None:
     """A broken package stands before the real one; the doctor says which of the others work."""
     (tmp_path / "tract.py").write_text("import a_library_that_is_missing\n")

@@ -44,6 +44,7 @@ def test_of_a_release_that_is_installed_and_run(hostile: Path) -> None:
     assert (done.code, imported(hostile)) == (0, []), done.err
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_of_releases_that_are_tried_one_by_one(hostile: Path) -> None:
     np.save(hostile / "toy.npy", np.ones((2, 3), np.float32))

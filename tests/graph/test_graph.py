@@ -380,6 +380,7 @@ def test_the_nearest_names(word: str, best: str) -> None:
     assert len(found) == 3 and best in found
 
 
+@pytest.mark.slow
 def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
     """0.6 s of CPU time on the machine where this was written."""
     names = [f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)]

@@ -169,6 +169,7 @@ def intervals(g: Graph, marks: Sequence[int]) -> list[Region]:
     return pieces(g, [order[a:b] for a, b in pairwise(marks)])
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 @law(60)
 @given(question=questions(), stub=st.sampled_from([100, 1 << 16]))
@@ -532,6 +533,7 @@ def chain(folder: Path, count: int, side: int = 2) -> Graph:
     return text_models.read(folder, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
+@pytest.mark.slow
 def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
     """From cuts to a file: 0.08 s on the machine where this was written."""
     g = chain(tmp_path, MAX_PIECES + 10)
@@ -549,6 +551,7 @@ def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
     assert got["p0/t1"].tolist() == [1, -1] and got["p999/t1000"].tolist() == [0, 1]
 
 
+@pytest.mark.rare
 def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
     """Counted in calls, which are the same on every machine: four times the pieces are four times the calls."""
     calls = []
@@ -597,6 +600,7 @@ def widen(model: onnx.ModelProto) -> None:
         model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
 
 
+@pytest.mark.rare
 def test_single_nodes_of_a_resnet_with_optimisations(resnet: Path, tmp_path: Path, reference: Reference) -> None:
     """With optimisations on, nodes are fused and folded within a piece, never across pieces."""
     g = load(resnet)

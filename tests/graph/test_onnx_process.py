@@ -121,12 +121,12 @@ def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        ("inspect", signal.SIGTERM),
-        ("lint", signal.SIGINT),
+        pytest.param("inspect", signal.SIGTERM, marks=pytest.mark.rare),
+        pytest.param("lint", signal.SIGINT, marks=pytest.mark.rare),
         ("cut -s n2 -e n2 --no-capture", signal.SIGINT),
         ("bisect -c ort", signal.SIGINT),
         ("bisect -c ort", signal.SIGTERM),
-        ("compare -c ort", signal.SIGTERM),
+        pytest.param("compare -c ort", signal.SIGTERM, marks=pytest.mark.rare),
     ],
 )
 def test_every_command_ends_when_it_is_told(words: str, number: int, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.helpers import text_models
 GREAT = 1_000_000_000
 
 
+@pytest.mark.slow
 def test_a_tensor_too_long_to_be_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To track its values would take 140 GB: types that need no values are known, as before."""
     text = f"g (float[{GREAT}] x) => (float[n] z) {{ y = Mul(x, x) z = Add(y, x) }}"

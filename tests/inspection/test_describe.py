@@ -241,6 +241,7 @@ def test_a_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None
     assert len(result.document["nodes"]) == len(load(path).nodes)
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # its own, while it makes them
 def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_a_few_flaky_candidates() -> None:
     check("flaky", 2 * QUICK, wrong=WRONG_FLAKY)
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_flaky_candidates_are_hardly_ever_misread() -> None:
     """A whole that agrees each time is as rare as its runs make it; of the others hardly one is misread."""

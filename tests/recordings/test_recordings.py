@@ -457,6 +457,7 @@ def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProt
     assert exported.code == 0
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_with_a_candidate_the_recording_says_where_to_look(fifty: Callable[..., Path]) -> None:
     here = fifty(wrong=33)
@@ -699,6 +700,7 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
 # ------------------------------------------------------------------------------------------------ what cannot be read
 
 
+@pytest.mark.slow
 @pytest.mark.posix("Windows has no limit on open files")
 @pytest.mark.parametrize("command", ["compare", "bisect"])
 def test_more_files_than_may_be_open(command: str, tmp_path: Path) -> None:

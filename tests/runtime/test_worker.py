@@ -537,6 +537,7 @@ def opened() -> int:
     return int(psutil.Process().num_fds())
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptor, no thread, no folder: whatever ended them."""

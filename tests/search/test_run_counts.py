@@ -103,6 +103,7 @@ def own_seconds(s: Scenario) -> float:
     return time.thread_time() - begin - outside
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("make", [lambda n: chain(n), lambda n: blocks(random.Random(3), n)], ids=["chain", "blocks"])
 @pytest.mark.parametrize("profile", ["shows", "vanishes"])
 def test_our_own_time_grows_no_faster_than_the_items(

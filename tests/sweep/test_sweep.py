@@ -165,6 +165,7 @@ ODD = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_values_of_every_kind_have_an_outcome(here: Path) -> None:
     """Sequences, optionals, strings, types that numpy lacks, empty tensors; models without inputs."""
     words = [word for name in ODD for word in ("--only", f"test_{name}")]
@@ -304,6 +305,7 @@ def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
 # ------------------------------------------------------------------------------------------------ bad candidates
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': os.kill(os.getpid(), signal.SIGSEGV)")
     document = sweep("-c", spec, "--only", "test_elu", "--only", "test_a*s", "--jobs", "2", cwd=here, code=1)
@@ -393,6 +395,7 @@ def test_kill_9_and_go_on(here: Path) -> None:
     assert not list((here / "subcut_out").glob(".subcut*"))
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_anew(here: Path) -> None:
     notes = here / "notes"

@@ -97,6 +97,7 @@ def test_limits_that_the_system_does_not_hold_are_watched(
         assert system.crash_name(child.wait(SOON)) == "SIGKILL"
 
 
+@pytest.mark.slow
 def test_processor_time_is_allowed_anew() -> None:
     with system.ProcessGroup([sys.executable, "-c", BUSY]) as child:
         child.allow(100)

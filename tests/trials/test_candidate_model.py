@@ -88,7 +88,7 @@ RARE = (pytest.mark.slow, pytest.mark.rare)
         pytest.param("transformer", "qoperator", marks=RARE),
         pytest.param("transformer", "basic", marks=SLOW),
         pytest.param("resnet", "extended", marks=RARE),
-        pytest.param("resnet", "qdq_keeping", marks=SLOW),
+        pytest.param("resnet", "qdq_keeping", marks=RARE),
     ],
 )
 def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:
@@ -139,6 +139,7 @@ def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path],
     assert subcut("replay", moved, "-c", "ort", cwd=tmp_path).code == 1
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: Path) -> None:
     """An activation's scale that is eight times too small clips its values; that region costs most."""
@@ -159,6 +160,7 @@ def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: P
     assert told["ops"]
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
     """An output under another name in a model that the reference cannot run: no value identifies it."""

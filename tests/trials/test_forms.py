@@ -66,6 +66,7 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
     assert (here / "log").read_text().split() == [digest]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     done = run("bisect", here, "refuses=open")
     assert done.code == 1
@@ -78,6 +79,7 @@ def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     assert compared.code == 1 and "the file as shipped: refused: cannot take open" in compared.out
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(here: Path) -> None:
     document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document

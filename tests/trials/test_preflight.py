@@ -106,7 +106,7 @@ for o, value in zip(manifest["outputs"], values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["bisect", "compare"])
+@pytest.mark.parametrize("command", [pytest.param("bisect", marks=pytest.mark.rare), "compare"])
 def test_outputs_in_another_layout_are_told_in_one_line(command: str, tmp_path: Path) -> None:
     text = "g (float[1,2,3,4] x) => (float[1,2,3,4] y) { a = Relu(x)  y = Exp(a) }"
     onnx.save(text_models.model(text), tmp_path / "m.onnx")

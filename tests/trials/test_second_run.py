@@ -59,6 +59,7 @@ def verdicts(folder: Path, graph: Graph, reference: Reference, *regions: str) ->
         return [trials.verdict(region) for region in asked]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "words"),
     [

@@ -144,6 +144,7 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     assert "stem_pad__stem_pool/model.onnx" in zipfile.ZipFile(tmp_path / "cut.zip").namelist()
 
 
+@pytest.mark.rare
 def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     """Both sides, their difference, the worst elements; again after a reload."""
     page = tab.page
@@ -242,6 +243,7 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.box("stem/relu").text_content().endswith("0")
 
 
+@pytest.mark.rare
 def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Path, browser: Any) -> None:
     """What was found is stored; the run of a killed server ends by itself."""
     in_process("demo", tmp_path / "d")
@@ -369,6 +371,7 @@ def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:
     page.close()
 
 
+@pytest.mark.rare
 def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) -> None:
     names = [f"stage{i // 1000}/block{i // 20}/n{i}" for i in range(10_000)]
     nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i, name in enumerate(names)]

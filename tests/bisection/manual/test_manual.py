@@ -173,6 +173,7 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     assert "--recorded DIR" in replayed.err and "-c SPEC" in replayed.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)])
 def test_four_at_once_take_at_most_half_the_trips(nodes: str, most: int, here: Path, manual: Manual) -> None:
     """The automatic search takes 6 and 12 runs here."""
@@ -448,6 +449,7 @@ def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
 # ------------------------------------------------------------------------------------------------ back and forth
 
 
+@pytest.mark.slow
 def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> None:
     manual(*START, "--batch", "3")
     manual("good", "2")

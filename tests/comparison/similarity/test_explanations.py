@@ -237,6 +237,7 @@ def test_misread_inputs_keep_shape_and_type(x: Array) -> None:
         assert text and value.shape == x.shape and value.dtype == x.dtype
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_ten_million_elements_take_a_second_or_so() -> None:
     """CPU time of this thread alone; the limit is ten times that of where this was written."""

@@ -107,7 +107,7 @@ def _with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("float", marks=pytest.mark.rare), "int8"])
 def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
     words = ["cut", str(FILES / f"{kind}.tflite"), "--start", STEM, "--end", JOIN, "-o", "out"]
     document = in_process(*words).document
@@ -135,6 +135,7 @@ def pack(case: Path) -> str:
     return "b.zip"
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None:
     """It rounds some codes the other way, no fault. A dump of all tensors is compared, and begins a loop."""
@@ -175,6 +176,7 @@ def load(model, options):
 """
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_path: Path) -> None:
     (tmp_path / "halved.py").write_text(HALVED)
@@ -185,6 +187,7 @@ def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_pa
     assert (finding["kind"], finding["ops"]) == ("culprit", ["SOFTMAX"])
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
     (tmp_path / "device.py").write_text(DEVICE)
@@ -250,6 +253,7 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.hint == "pip install 'subcut[tflite]'"
 
 
+@pytest.mark.rare
 @pytest.mark.slow
 def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> None:
     """float.tflite as what the device runs; int8.tflite as well, whose `block1_add` was calibrated too narrow."""
@@ -332,6 +336,7 @@ def test_a_planted_fault_is_named(
     assert any(f"/{name}_1/" in node for node in finding["nodes"]) and len(finding["nodes"]) <= 6
 
 
+@pytest.mark.slow
 def test_onnx_is_refused_with_what_converts_it(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"candidate litert runs nothing, .*: litert takes no ONNX"):
         in_process("compare", str(FILES / "float.onnx"), "-c", "litert", "--align", "output")
