@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like check types docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -86,9 +86,14 @@ test-macos-like: $(STAMP) ## run the quick tests of processes, files and command
 check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory --jobs 2 types types-win32 types-darwin
+
+types:
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 subgraph
-	$(BIN)/mypy --platform darwin subgraph
+
+# Each system has a cache of its own: in one they would undo each other's.
+types-%:
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* subgraph
 
 docs: $(VENV)/.docs ## build the documentation into build/docs/; a warning or a broken link is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs

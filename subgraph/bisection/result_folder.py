@@ -29,7 +29,7 @@ from subgraph.origins import load
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
-from subgraph.trials.candidate_model import EDGE, CandidateModel
+from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
 
 MAX_CASES = 8  # more findings than that have one reason, and each case holds its weights
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
@@ -115,4 +115,4 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     load.write_own_format(into / "model.onnx", into)
     for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
-    (into / EDGE).write_bytes(case.as_json(to_json(model.boundary_matches(region))))
+    (into / BOUNDARY_MATCHES).write_bytes(case.as_json(to_json(model.boundary_matches(region))))

@@ -195,7 +195,7 @@ def _result(cases: list[Case]) -> Result:
         "results": [{"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}} for c in cases],
     }
     if len(cases) > 1:
-        log.info("the samples have different shapes at the edge: %d cuts", len(cases))
+        log.info("the samples have different shapes at the boundary: %d cuts", len(cases))
     return Result(document, "\n\n".join(map(_text, cases)), code)
 
 

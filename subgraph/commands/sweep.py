@@ -99,11 +99,11 @@ def _candidate(asked: Asked, spec: str | None) -> Candidate:
     """A candidate with the sweep's own timeout where none is given: the models are tiny, so one that hangs should cost
     a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
-    from subgraph.sweep.sweep import PATIENCE
+    from subgraph.sweep.sweep import RUN_TIMEOUT
 
     candidate = asked.candidate(spec)
     limited = asked.settings.get("timeout", asked.runtime.timeout) is not None or candidate.timeout != TIMEOUT
-    return candidate if limited else replace(candidate, timeout=PATIENCE)
+    return candidate if limited else replace(candidate, timeout=RUN_TIMEOUT)
 
 
 # ---------------------------------------------------------------------------------------------------- text

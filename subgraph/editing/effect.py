@@ -62,14 +62,14 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> None:
 
 
 def frozen_as_before(
-    graph: Graph, edge: region.Region, piece: Graph, feeding: Feeding, reference: Reference
+    graph: Graph, boundary: region.Region, piece: Graph, feeding: Feeding, reference: Reference
 ) -> list[str]:
-    """Constants of a piece that hold what the model computes at the edge, as a cut's frozen shapes do."""
-    names = [n for n in edge.shapes if n in piece.weights]
+    """Constants of a piece that hold what the model computes at the boundary, as a cut's frozen shapes do."""
+    names = [n for n in boundary.shapes if n in piece.weights]
     if not names:
         return []
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folder = Path(temporary) / "edge"
+        folder = Path(temporary) / "boundary"
         captured = run_outputs(graph, names, feeding, reference, folder)
         values = {n: tensors.load(captured[0].tensors[n], folder / "0") for n in names}
         constants = {n: protobuf.to_array(piece.weights[n], piece.path) for n in names}
@@ -85,10 +85,10 @@ def edge_values(
         yield [], None
         return
     below = graph.descendants(i for word in first for i in graph.select(word).nodes)
-    edge = region.of_nodes(graph, below, keep_random=True)
+    boundary = region.of_nodes(graph, below, keep_random=True)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folder = Path(temporary) / "edge"
-        captured = run_outputs(graph, [*edge.inputs, *edge.shapes], feeding, reference, folder)
+        folder = Path(temporary) / "boundary"
+        captured = run_outputs(graph, [*boundary.inputs, *boundary.shapes], feeding, reference, folder)
         yield [c.tensors for c in captured], folder / "0"
 
 

@@ -88,11 +88,11 @@ def remove_tail(
 ) -> tuple[Draft, Cut]:
     """(head, tail): the model without some nodes and all below them, and these as a model of its own.
 
-    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the edge, which give
-    its types where the model does not declare them.
+    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the boundary, whence the
+    types where the model does not declare them.
 
     Raises:
-        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the edge is unknown.
+        UnknownName: no such node. NoRegion: nothing would be left. ModelError: a type at the boundary is unknown.
     """
     below = graph.descendants(i for word in selectors for i in graph.select(word).nodes)
     if len(below) == len(graph.nodes):

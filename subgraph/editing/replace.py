@@ -112,7 +112,7 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
             raise ModelError(
                 f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and {_shown(other)} in "
                 f"{clean(piece.path.name)}",
-                "the piece must keep the types of the tensors at its edge",
+                "the piece must keep the types of the tensors at its boundary",
             )
 
 

@@ -119,7 +119,7 @@ def _edge(edge: Document) -> list[str]:
         for way, tensors in (("in", edge["inputs"]), ("out", edge["outputs"]))
         for t in tensors
     ]
-    return _table(("edge", "tensor", "dtype", "shape"), rows)
+    return _table(("boundary", "tensor", "dtype", "shape"), rows)
 
 
 def _reproduce(document: Document) -> list[str]:

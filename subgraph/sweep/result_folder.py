@@ -48,7 +48,7 @@ from subgraph.storage.tensors import Record, copied
 from subgraph.sweep.document import case_name, result_entry
 from subgraph.sweep.expected import ExpectedOutputs, Runtime, plain_onnxruntime
 from subgraph.sweep.operator_tests import MODEL, Example, OperatorTest
-from subgraph.sweep.sweep import PATIENCE, Sweep, SweepResult, SweepRow
+from subgraph.sweep.sweep import RUN_TIMEOUT, Sweep, SweepResult, SweepRow
 from subgraph.text import clean
 from subgraph.verdict import Verdict
 
@@ -204,7 +204,7 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
         tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
         Store(Path(temporary) / "store") as store,
         open_workers(candidate) as workers,
-        Workers(plain_onnxruntime(PATIENCE)) as plain_workers,
+        Workers(plain_onnxruntime(RUN_TIMEOUT)) as plain_workers,
     ):
         runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))
         with ExpectedOutputs(criterion, plain, Path(temporary)) as expected:

@@ -31,7 +31,7 @@ from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
-PATIENCE = 60.0  # seconds for one build or run if no --timeout is given: these models are tiny
+RUN_TIMEOUT = 60.0  # seconds for one build or run if no --timeout is given: these models are tiny
 
 
 BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
@@ -196,7 +196,8 @@ def open_sweep(
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
         tests = collect(store).chosen(only)
         plain, *runtimes = [
-            Runtime(c, stack.enter_context(open_workers(c)), store) for c in (plain_onnxruntime(PATIENCE), *candidates)
+            Runtime(c, stack.enter_context(open_workers(c)), store)
+            for c in (plain_onnxruntime(RUN_TIMEOUT), *candidates)
         ]
         for runtime in (plain, *runtimes):
             log.debug("%s %s", runtime.candidate.name, runtime.about.version)

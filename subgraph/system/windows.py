@@ -36,7 +36,7 @@ CHUNK = 1 << 16  # bytes
 MOST_KEPT = 64  # chunks of a pipe that were not read yet: then the child waits
 LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 LOCK_AT = 1 << 62  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
-RETRY, PATIENCE = 0.01, 3.0  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
+RETRY, RETRY_FOR = 0.01, 3.0  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
 CREATE_SUSPENDED = 4
 LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, KILL_ON_JOB_CLOSE = 4, 0x200, 0x2000  # JOB_OBJECT_LIMIT_…
 PROCESS_ID_LIST, EXTENDED_LIMITS = 3, 9  # of JOBOBJECTINFOCLASS
@@ -471,7 +471,7 @@ def flush(path: Path) -> None:
 
 def move(path: Path, to: Path) -> None:
     """Rename a file or folder; nothing is there. Waits a little where another program has something in it open."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + RETRY_FOR
     while True:
         try:
             path.rename(to)

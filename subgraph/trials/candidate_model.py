@@ -31,7 +31,7 @@ from subgraph.storage.tensors import Record, written
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
-EDGE = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+BOUNDARY_MATCHES = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
@@ -218,7 +218,7 @@ class CandidateModel:
     # ------------------------------------------------------------------------------------------------ reports
 
     def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
-        """The matches of a region's boundary: what `of_case` reads back from `EDGE`."""
+        """The matches of a region's boundary: what `of_case` reads back from `BOUNDARY_MATCHES`."""
         return {n: self.matches[n] for n in (*region.inputs, *region.outputs) if n in self.matches}
 
     def summary(self) -> str:
@@ -266,7 +266,7 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
     Raises:
         InputError: the file of matches is damaged.
     """
-    if not (folder / EDGE).is_file():
+    if not (folder / BOUNDARY_MATCHES).is_file():
         return None
-    matches = read_document(folder / EDGE, dict[str, MatchedTensor], "make the case anew")
+    matches = read_document(folder / BOUNDARY_MATCHES, dict[str, MatchedTensor], "make the case anew")
     return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)

@@ -43,6 +43,7 @@ def asked(folder: Path, command: str, op: str, off: float, *more: str) -> Done:
     return subcut(command, "m.onnx", *words, *more, cwd=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "node"), [pytest.param("Abs", "a", marks=pytest.mark.slow), ("Exp", "b")])
 def test_what_no_approximate_kernel_does_is_searched_for_by_rounding_alone(op: str, node: str, tmp_path: Path) -> None:
     """It was right: 'limit 0.2 %', though a node was off by 1 % of its own output. No fast exp is off by that much."""

@@ -238,6 +238,7 @@ def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
     return ("-c", "odd.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "signature"),
     [

@@ -309,6 +309,7 @@ def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[s
 # ------------------------------------------------------------------------------------------------ exit codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "exit_code", "says"),
     [

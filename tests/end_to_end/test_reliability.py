@@ -257,6 +257,7 @@ def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str]
     assert sorted(p.name for p in disk.iterdir()) == ["ballast", "pool1__res2a_relu"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 3000, 9000, 20000])
 def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
     """A quota, played by a limit on the size of files."""

@@ -92,6 +92,7 @@ def test_the_board_departs_from_what_agrees(told: Callable[..., Any], model: onn
     assert row.odd_one_out == "board"
 
 
+@pytest.mark.slow
 def test_a_board_that_is_equal_to_a_wrong_simulator_has_inherited(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_board_that_is_equal_to_a_wrong_simulator_has_inherited(
     assert (found.exit_code, narrowed, len(found.departures)) == (1, "quantized", 1)
 
 
+@pytest.mark.slow
 def test_all_wrong_alike_speaks_against_what_they_share(told: Callable[..., Any], model: onnx.ModelProto) -> None:
     found, narrowed = told(float="wrong", quantized="wrong8", board="wrong8")
     assert found.says.startswith(f"all 3 recordings give the same, other than the reference from {_first(model)} on: ")
@@ -129,6 +131,7 @@ def test_missing_and_unread_are_never_right(told: Callable[..., Any], tmp_path: 
     assert found.says.startswith("board agrees with the reference; float is unresolved: cannot read ")
 
 
+@pytest.mark.slow
 def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
     told: Callable[..., Any], model: onnx.ModelProto
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
     assert found.says.endswith(f"board departs from float first at {_first(model)}, of which quantized tells nothing")
 
 
+@pytest.mark.slow
 def test_what_int8_may_hide_is_said(told: Callable[..., Any], values: dict[str, dict[str, Array]]) -> None:
     drift = {n: v if k < 40 else v * np.float32(1.04) for k, (n, v) in enumerate(values["right8"].items())}
     found, _ = told(float="right", quantized="right8", board="right8")
@@ -146,6 +150,7 @@ def test_what_int8_may_hide_is_said(told: Callable[..., Any], values: dict[str, 
     assert "but board moves away from quantized at " in found.says and "int8 explains as well as a fault" in found.says
 
 
+@pytest.mark.slow
 def test_a_dump_of_another_model_among_several_is_missing(
     told: Callable[..., Any], values: dict[str, dict[str, Array]]
 ) -> None:

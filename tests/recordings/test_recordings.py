@@ -81,6 +81,7 @@ def statuses(done: Done, run: int = 0) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ real recordings
 
 
+@pytest.mark.slow
 def test_rknn_names_the_side_that_differs(tmp_path: Path) -> None:
     done = compared(tmp_path, "--recorded", str(DUMPS / "rknn"), "--precision", "fp32", model=str(TINY))
     assert done.code == 1
@@ -346,6 +347,7 @@ def test_three_runs_name_the_odd_one_out(fifty: Callable[..., Path], made: onnx.
     assert done.out.startswith(f"{says}\n") and "FAIL, unlike simulator" in done.out
 
 
+@pytest.mark.slow
 def test_the_reference_may_be_the_odd_one(fifty: Callable[..., Path]) -> None:
     fifty(wrong=25, name="simulator")
     here = fifty(wrong=25, name="board")

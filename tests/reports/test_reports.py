@@ -17,6 +17,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -91,14 +92,19 @@ def test_every_form_names_a_file_of_its_own() -> None:
 # ---------------------------------------------------------------------------------------------------- schema
 
 
+@cache
+def validator(kind: type) -> Any:
+    """A full validator of the schema of a kind of document."""
+    rule, of = schema(kind), pytest.importorskip("jsonschema").Draft202012Validator
+    of.check_schema(rule)
+    return of(rule)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_samples_are_of_the_schema(name: str) -> None:
     document = ALL[name]()
     assert problem(document) == ""
-    validator = pytest.importorskip("jsonschema").Draft202012Validator
-    rule = schema(type_of(document["schema"]))
-    validator.check_schema(rule)
-    validator(rule).validate(document)
+    validator(type_of(document["schema"])).validate(document)
 
 
 def changed(value: Any, change: Any) -> Iterator[Any]:
@@ -116,8 +122,7 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
     document = ALL[name]()
-    rule = schema(type_of(document["schema"]))
-    valid = pytest.importorskip("jsonschema").Draft202012Validator(rule).is_valid
+    valid = validator(type_of(document["schema"])).is_valid
     document |= {key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document}
     others = list(changed(document, change))
     step = max(1, len(others) // examples(100))

@@ -394,7 +394,11 @@ def test_a_large_inline_model_is_captured_without_reading_it(
 # ---------------------------------------------------------------------------------------------------- real networks
 
 
-@pytest.mark.parametrize("path", LIGHT, ids=lambda p: str(p.stem).removeprefix("light_"))
+@pytest.mark.parametrize(
+    "path",
+    [*LIGHT[:3], *(pytest.param(p, marks=pytest.mark.rare) for p in LIGHT[3:])],
+    ids=lambda p: str(p.stem).removeprefix("light_"),
+)
 def test_networks_of_the_onnx_package_are_cut_in_the_middle(path: Path, cases: Cases) -> None:
     """IR 3, nameless nodes, weights filled by ConstantOfShape: from a tenth before the middle to a tenth after."""
     g = graph.load(path)

@@ -29,7 +29,7 @@ log = logging.getLogger("subcut")
 NEEDS = ("torch", "onnxscript")
 MEMORY_SHARE = 0.8  # of the machine's memory, for the export
 SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")  # a line that names an error, as Python ends its traces
-PATIENCE = 3600  # seconds that an export may take
+EXPORT_TIMEOUT = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
 
 
@@ -65,9 +65,9 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     """
     hint = f"run it yourself to see more: {system.join(command)}"
     try:
-        done = children.run(command, timeout=PATIENCE, cwd=folder, memory=memory(MEMORY_SHARE))
+        done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=memory(MEMORY_SHARE))
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"PyTorch did not export {clean(path.name)} within {PATIENCE} s", hint) from e
+        raise ModelError(f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint) from e
     if done.code or not (folder / "model.onnx").is_file():
         lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
         said_last = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]

@@ -593,6 +593,7 @@ def recording(every: int, **faults: str) -> None:
     np.save(Path("dump", "in.npy"), np.load("x.npy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "trips"), [(1, 2), pytest.param(3, 3, marks=pytest.mark.slow)])
 def test_a_recording_says_where_to_look_and_spares_trips(every: int, trips: int, here: Path, manual: Manual) -> None:
     recording(every, nodes="n7")
@@ -716,6 +717,7 @@ def test_names_as_they_are_typed_and_another_folder_of_results(here: Path, manua
     assert "then: subcut manual take -o moved" in shown.text
 
 
+@pytest.mark.slow
 def test_damaged_outputs_are_asked_for_again(here: Path, manual: Manual) -> None:
     manual(*START)
     trip(nodes="n7")
