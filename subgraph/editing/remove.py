@@ -88,7 +88,7 @@ def remove_tail(
 ) -> tuple[Draft, Cut]:
     """(head, tail): the model without some nodes and all below them, and these as a model of its own.
 
-    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the boundary, whence the
+    What the tail reads are outputs of the head; `merge` joins both again. `captured`: values at the boundary, for the
     types where the model does not declare them.
 
     Raises:
