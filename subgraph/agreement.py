@@ -28,8 +28,8 @@ from subgraph.search import Settings
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
-from subgraph.trials.approximate import needs_look
 from subgraph.trials.forms import Form
+from subgraph.trials.pieces import may_be_approximate
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -125,7 +125,7 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
     with Store(trials.scratch / "anew") as store:
         anew = replace(trials, store=store, seen_keys={})
         verdict = anew.verdict(anew.whole())  # in a process that has loaded nothing before
-        is_settled = not needs_look(anew)
+        is_settled = not may_be_approximate(anew)
     return anew.forms.verdicts[Form.SHIPPED] if anew.forms.only_pinned else verdict, is_settled
 
 
@@ -141,8 +141,8 @@ def _reason(verdict: Verdict) -> str:
 def _found(bisection: Bisection, seen: str) -> Disagreement | None:
     """What a search says that began because one run of the whole was not right."""
     shown = reports.cleaned(bisection.document)
-    if shown["agree"] and (shown["whole"]["status"] == "fail" or shown.get("approximate")):
-        return None  # within the precision that the candidate claims, or what its approximate kernels do
+    if shown["agree"] and (shown["whole"]["status"] == "fail" or shown.get("pieces")):
+        return None  # within the precision that the candidate claims, or what its pieces do
     flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
     lines = [flaky if shown["agree"] else reports.headline(shown), seen, *_explanation(shown)]
     case = next((finding["case"] for finding in shown["findings"] if finding["case"]), None)

@@ -59,7 +59,7 @@ class Judgement:
 
     Attributes:
         label: kind of agreement or failure; of the default criterion: agrees, range, approximate kernel, precision,
-            fail, "fail, precision".
+            steps, fail, "fail, precision".
         why: one line for people, with numbers and their limits.
         errors: value by metric; NaN where the metric is not defined.
         noise: the N of the default criterion, how far rounding alone moves the output; None if it was not measured.

@@ -48,7 +48,7 @@ from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, S
 from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
-from subgraph.trials.approximate import needs_look
+from subgraph.trials.pieces import between_quantizers, may_be_approximate
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
@@ -132,7 +132,7 @@ class Bisection:
         self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
         self._inner = InnerRuns(None)
-        self._criterion, self._approximate = options.setup.criterion, ""
+        self._criterion, self._pieces, self._pieces_note = options.setup.criterion, "", ""
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -169,11 +169,15 @@ class Bisection:
             command=options.command,
             criterion=self._criterion,
             seconds=self._seconds,
-            notes=[*self.options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
+            notes=[
+                *self.options.notes,
+                *filter(None, (changed, age(trials), self._pieces_note)),
+                *self._stale(findings, place),
+            ],
             within=options.within,
         )
         other, body = self._other_model(findings), options.body or None
-        document = replace(document, other_model=other, body=body, approximate=self._approximate or None)
+        document = replace(document, other_model=other, body=body, pieces=self._pieces or None)
         if findings.outcome is Outcome.DISAGREE:
             document = self._with_insides(document)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
@@ -221,34 +225,57 @@ class Bisection:
 
     def search(self) -> Steps[Findings]:
         """The search from its beginning; stored answers cost nothing."""
+        return self._search_in(_scope(self.oracle, self.options.within))
+
+    def _search_in(self, scope: Sequence[int] | None) -> Steps[Findings]:
+        """The search among some items; None: among all."""
         self.oracle.hints = self.options.hints
         limits = self.options.limits.after(self._before.total(), self._seconds)
-        return search_stretches(self.oracle, replace(limits, within=_scope(self.oracle, self.options.within)))
+        return search_stretches(self.oracle, replace(limits, within=scope))
 
     @property
     def _seconds(self) -> float:
         """Time since it began."""
         return time.monotonic() - self._started
 
-    def _followed(self) -> Steps[Findings]:
-        """The search, whose steps are kept."""
+    def _followed(self, scope: Sequence[int] | None = None) -> Steps[Findings]:
+        """The search, whose steps are kept; among some items only, if they are given."""
         self.remaining = Remaining(self.suspects)
-        return self._summed((yield from each(self.search(), self._keep)))
+        search = self.search() if scope is None else self._search_in(scope)
+        return self._summed((yield from each(search, self._keep)))
 
     def _looked(self, findings: Findings) -> Steps[Findings]:
-        """The findings; of a search by rounding alone, where the whole agrees within what approximate kernels may do
-        and others than these are off."""
+        """The findings, or where the whole does not decide, those of a search among its pieces: by rounding alone,
+        where it agrees within what approximate kernels may do and others than these are off; between two quantizers,
+        where one step moves the whole beyond use."""
         trials = self.oracle.trials
-        if findings.outcome is not Outcome.AGREE or not needs_look(trials):
+        if findings.outcome is Outcome.UNRESOLVED and not (findings.stopped or self.options.within):
+            return (yield from self._looked_between_quantizers(findings))
+        if findings.outcome is not Outcome.AGREE or not may_be_approximate(trials):
             return findings
         log.info("the error is beyond rounding: looking at each node alone")
-        self._approximate = approximate_kernels(self.oracle)
-        if self._approximate:
+        self._pieces = approximate_kernels(self.oracle)
+        if self._pieces:
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")
         self._criterion, trials.rule = ROUNDING_ALONE, parse_criterion(ROUNDING_ALONE)
         self._before, self._oracle = findings.counts, self._new_oracle(trials)
         return (yield from self._followed())
+
+    def _looked_between_quantizers(self, findings: Findings) -> Steps[Findings]:
+        trials = self.oracle.trials
+        found = between_quantizers(trials)
+        if found is None:
+            return findings
+        self._pieces, self._pieces_note = found.says, found.note(trials.graph)
+        if self._pieces:
+            return replace(findings, outcome=Outcome.AGREE, findings=())
+        if not found.off:
+            return findings
+        log.info("off by more than a step: searching in the first of such pieces")
+        self._before, self._oracle = findings.counts, self._new_oracle(trials)
+        inside = set(found.off[0].nodes)
+        return (yield from self._followed([k for k, group in enumerate(self.oracle.groups) if inside & {*group}]))
 
     def _keep(self, step: Step) -> Step:
         self.steps.append(step)

@@ -30,7 +30,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
-from subgraph.trials.approximate import APPROXIMATED, by_rounding_alone
+from subgraph.trials.pieces import APPROXIMATED, by_rounding_alone
 from subgraph.trials.session import with_candidate
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials

@@ -28,6 +28,8 @@ OUTPUT_SCALES = {
     "QLinearGlobalAveragePool": (3, 4),
     "QLinearConcat": (0, 1),
 }
+# Operators that turn what they compute into steps, also of a scale that they find as they run.
+QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
@@ -50,6 +52,25 @@ CARRIERS = frozenset(
 def is_quantized(ops: Iterable[str]) -> bool:
     """Does one of these operators compute in, or turn into, 8-bit integers, by a stored scale or a dynamic one?"""
     return any(op in QUANTIZED_OPS or op.startswith(("QLinear", "DynamicQuantize")) for op in ops)
+
+
+def quantizes_itself(graph: Graph) -> bool:
+    """Does the model turn values that depend on its inputs into steps?"""
+    from subgraph.graph.graph import VALUE
+
+    made = [name for i, op in enumerate(graph.ops) if op in QUANTIZERS for name in graph.makes[i][:1]]
+    return VALUE in graph.kinds(made).values()
+
+
+def step_of(graph: Graph, name: str) -> float:
+    """The step of a tensor that was dequantized, and perhaps moved since; 0 of others, and of a step per channel."""
+    i = graph.maker.get(name)
+    while i is not None and graph.ops[i] in CARRIERS:
+        i = graph.maker.get(graph.reads[i][0])
+    if i is None or graph.ops[i] != "DequantizeLinear":
+        return 0.0
+    scale = _scale(graph, graph.nodes[i], 1, 2)
+    return scale.step[0] if scale and len(scale.step) == 1 else 0.0
 
 
 @dataclass(frozen=True)

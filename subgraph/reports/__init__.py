@@ -191,9 +191,10 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if document["agree"]:
         claimed = document["outcome"] == "claimed"
         right = f"right within {document['candidate']['precision']} rounding" if claimed else "right"
-        if kernels := document.get("approximate"):
-            right = f"right within approximate kernels ({quoted(kernels)})"
-        return f"{right}: {_agreeing(document, quoted)}"
+        if pieces := document.get("pieces"):
+            right = f"right {quoted(pieces)}"
+        whole = f": {_agreeing(document, quoted)}" if document["whole"]["status"] == "agree" else ""
+        return f"{right}{whole}"
     if document["outcome"] == "pinned":
         return "right with pinned shapes only: the candidate does not run the file as shipped"
     if document["outcome"] == "elsewhere":

@@ -351,7 +351,7 @@ class BisectDocument:
         report: the page's file, where one was written.
         body: of a node of the user's model, which is what was searched, as --within takes it.
         other_model: where the candidate runs another model: what the two share, and what each piece costs.
-        approximate: where it agrees only within what approximate kernels may do: the operators that are off.
+        pieces: where the whole does not decide and its pieces do: within what they are right.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA
@@ -380,4 +380,4 @@ class BisectDocument:
     environment: RunEnvironment
     body: str | None = absent()
     other_model: OtherModel | None = absent()
-    approximate: str | None = absent()
+    pieces: str | None = absent()

@@ -32,9 +32,9 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import pooled_runs
-from subgraph.trials.approximate import by_rounding_alone, error_of, named, needs_look
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.pieces import between_quantizers, by_rounding_alone, error_of, may_be_approximate, named
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
@@ -87,7 +87,8 @@ class Comparison:
         looks_like: what would make the first bad tensor equal, a line each.
         wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
-        approximate: the operators that are off, where it agrees only within what approximate kernels may do.
+        pieces: where the whole does not decide and its pieces do: within what they are right.
+        off: what between two quantizers is off by more than a step, there.
         forms: of the whole model; the others that were tried.
 
     >>> from subgraph import compare, load
@@ -104,7 +105,8 @@ class Comparison:
     looks_like: tuple[str, ...] = ()
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
-    approximate: str = ""
+    pieces: str = ""
+    off: str = ""
     forms: FormsTried = field(default_factory=FormsTried)
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
@@ -148,11 +150,13 @@ class Comparison:
             return f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
         if bad:
             return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
+        if self.off:
+            return f"wrong: off by more than a step, alone: {self.off}"
+        if self.pieces:
+            return f"right {self.pieces}"
         if whole is Status.UNRESOLVED:
             unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
             return _unresolved(list(dict.fromkeys(unknown)))
-        if self.approximate:
-            return f"right within approximate kernels ({self.approximate})"
         if not seen.inner:
             return "right: outputs agree; intermediate tensors were not checked"
         return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree"
@@ -161,9 +165,9 @@ class Comparison:
     def exit_code(self) -> int:
         """1: something disagrees, or the file as shipped does not run; 5: not every output could be judged; else 0."""
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
-        if fails or self.first_bad or self.forms.only_pinned:
+        if fails or self.first_bad or self.off or self.forms.only_pinned:
             return 1
-        return 0 if self.whole.status is Status.AGREE else 5
+        return 0 if self.whole.status is Status.AGREE or self.pieces else 5
 
 
 def _unresolved(unknown: Sequence[str]) -> str:
@@ -214,7 +218,7 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
     Where the whole agrees only within what approximate kernels may do, and another operator is off, rounding alone
-    judges all.
+    judges all. Where one quantization step of the model moves it beyond use, what lies between its quantizers decides.
 
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
 
@@ -224,14 +228,19 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
     found = _compared(trials, at, jobs, fail_fast)
-    if at or found.stopped or not needs_look(trials):
+    if at or found.stopped:
+        return found
+    if between := between_quantizers(trials):
+        labels = [trials.graph.label(region.nodes[-1]) for region in between.off]
+        return replace(found, pieces=between.says, off=", ".join(map(clean, labels)))
+    if not may_be_approximate(trials):
         return found
     with by_rounding_alone(trials):
         exact = _compared(trials, at, jobs, fail_fast)  # what has run is stored
     off = [((row.op,), error_of(row.alone)) for row in exact.rows if row.alone and row.alone.status is Status.FAIL]
     unseen = {row.index for row in exact.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
     if kernels := named(off, len(unseen)):
-        return replace(found, approximate=kernels)
+        return replace(found, pieces=kernels)
     return replace(exact, notes=(*exact.notes, f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"))
 
 

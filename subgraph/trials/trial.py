@@ -21,6 +21,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import CONSTANT
+from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.origins import load as load_origin
 from subgraph.precision import Precision
@@ -110,9 +111,16 @@ class Trials(ReferenceModel):
 
     @property
     def precision(self) -> Precision:
-        """The precision that the candidate claims to compute in."""
+        """The precision that the candidate claims to compute in. int8 says nothing where the model is quantized: that
+        comes from its own steps, and the rest is as precise as any."""
         of_model = self.candidate_model.precision if self.candidate_model else None
-        return Precision(self.candidate.precision or of_model or self.about.precision)
+        claim = Precision(self.candidate.precision or of_model or self.about.precision)
+        return Precision.FP32 if claim is Precision.INT8 and self.by_own_steps else claim
+
+    @cached_property
+    def by_own_steps(self) -> bool:
+        """Do both sides run the same model, and does it quantize what it computes?"""
+        return not self.candidate_model and quantizes_itself(self.graph)
 
     @property
     def multi(self) -> bool:

@@ -1,6 +1,6 @@
 """An error beyond rounding and within what approximate kernels may do: which of the two is it?
 
-Covers `trials.approximate`.
+Covers `trials.pieces`.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ def test_a_finding_as_small_as_an_approximate_kernel_is_called_what_the_headline
     assert lines[1].startswith("a bug") and "approximate" not in "".join(lines), lines
 
 
-@pytest.mark.parametrize(("off", "kernels"), [(1e-3, "1 Exp, up to 1.0e-03 of the scale"), (1e-8, None)])
+@pytest.mark.parametrize(
+    ("off", "kernels"), [(1e-3, "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"), (1e-8, None)]
+)
 def test_an_approximate_kernel_is_right_and_named(off: float, kernels: str | None, tmp_path: Path) -> None:
     done = asked(tmp_path, "bisect", "Exp", off, "--repeat", "1")
     assert done.code == 0 and done.document["criterion"] == "noise", done.out
-    assert done.document.get("approximate") == kernels
+    assert done.document.get("pieces") == kernels
     text = subcut("report", done.document["report"].rpartition("/")[0], "-f", "text", cwd=tmp_path).out
     assert ("right within approximate kernels (1 Exp, up to 1.0e-03 of the scale): outputs" in text) == bool(kernels)
 

@@ -82,6 +82,13 @@ class Noise(Protocol):
     def behind_steps(self) -> bool:
         """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
 
+    def quantizes(self) -> bool:
+        """Is it, or does it depend on, steps that the region itself makes, as QuantizeLinear does? Then a right runtime
+        may take other steps, whatever it computes in."""
+
+    def half_step(self) -> float:
+        """Half a step of such an output that was just dequantized; 0 of others."""
+
     def are_codes(self) -> bool:
         """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be perturbed?"""
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from subgraph.comparison import STEPS
 from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
@@ -70,9 +71,19 @@ class Floats:
         """The claim that the candidate can be held to."""
         return max(self.context.claim, self.model_precision, key=Precision.roundoff)
 
+    @cached_property
+    def stepped(self) -> bool:
+        """Does the region quantize what it computes? Then it is held to its own steps, whatever else rounds."""
+        return bool(self.context.noise and self.context.noise.quantizes())
+
+    @property
+    def limited_as(self) -> Precision:
+        """Whose limits hold: of a region that quantizes itself those of int8."""
+        return Precision.INT8 if self.stepped else self.claim
+
     @property
     def k(self) -> float:
-        return K[self.claim] if self.k_option is None else self.k_option
+        return K[self.limited_as] if self.k_option is None else self.k_option
 
     @property
     def floor(self) -> float:
@@ -83,12 +94,13 @@ class Floats:
     @property
     def step(self) -> float:
         """q: half of the smallest step of the claimed type."""
-        return max(self.claim.half_step, self.context.half_step)
+        own = self.context.noise.half_step() if self.context.noise else 0.0
+        return max(self.claim.half_step, self.context.half_step, own)
 
     @property
     def must_be_of_use(self) -> bool:
         """In low precision inner tensors may be anything, as long as the model's outputs are of use."""
-        return self.context.is_model_output or self.claim is FP32
+        return self.context.is_model_output or self.limited_as is FP32
 
     # ------------------------------------------------------------------------------------------------ per slice
 
@@ -146,7 +158,7 @@ class Floats:
         values = self.pair.values[0]
         unit = self.pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + MIN_REL_TOL
         scales = np.maximum(self.scales, UNIT_SCALE) if unit else self.scales
-        limits = np.maximum(max(CAP[self.claim], self.floor) * scales, MIN_REL_TOL * self.scales[0])
+        limits = np.maximum(max(CAP[self.limited_as], self.floor) * scales, MIN_REL_TOL * self.scales[0])
         return np.asarray(np.maximum(limits, self.k * self.step))
 
     def explains(self, noise: Array) -> bool:
@@ -200,7 +212,7 @@ class Floats:
     def noise(self, rounded: Array | None, moved: Sequence[Array]) -> Array:
         """n of each slice, from how far the elements move where values are rounded, and in perturbed runs."""
         largest = self.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(self.scales.shape)
-        if rounded is not None:
+        if rounded is not None and not self.stepped:  # where steps move it farther than any rounding
             exact = self.slices.largest(rounded)
             most = EXAGGERATED * (exact[0] + self.last_rounding[0])
             largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)
@@ -284,20 +296,32 @@ class Floats:
     def explained(self, noise: Array, drawn: bool = True) -> Ruling:
         """Rounding explains the error: agrees if the values, and what is decided by them, are of use."""
         error, scale = self.errors[0], self.scales[0]
+        found = None
         if flips := self.flips():
-            return self.flipped(flips, noise, drawn)
-        if self.must_be_of_use and (self.errors > self.usable_limits).any():
+            found = self.flipped(flips, noise, drawn)
+        elif self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
             relation = "; rounding explains that, but values off by more than {} are useless"
-            return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, self.usable_limits[place])
+            found = self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, drawn, self.usable_limits[place])
+        undecided = found.label == PRECISION_LOST if found else self.amplifies(noise)
+        if self.stepped and self.context.is_model_output and undecided:
+            relation = "; the model turns one quantization step into {noise} of its output"
+            return self.ruling(Status.UNRESOLVED, STEPS, 0, relation, noise, drawn)
+        if found:
+            return found
         if not self.must_be_of_use and scale and error > MAX_USEFUL_NOISE * scale:
             relation = "; rounding alone moves it by {noise}, which would hide any bug"
             return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        label = "precision" if self.claim != self.model_precision and error > FLOOR * scale else "agrees"
+        finer = STEPS if self.stepped else "agrees" if self.claim is self.model_precision else "precision"
+        label = finer if error > FLOOR * scale else "agrees"
         relation = BESIDE_NOISE if drawn else "; limit {}"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
+
+    def amplifies(self, noise: Array) -> bool:
+        """Does one step move the whole farther than its values may be off?"""
+        return bool(noise[0] > self.usable_limits[0])
 
     def flips(self) -> Flips | None:
         """Changed winners, where the output is one by which a model decides; None if there are none."""
@@ -312,7 +336,7 @@ class Floats:
     def flipped(self, flips: Flips, noise: Array, drawn: bool) -> Ruling:
         """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
         source = self.context.noise
-        runs = source.perturbed(self.context.claim, RUNS) if source else []
+        runs = source.perturbed(self.context.claim, JUMP_RUNS if self.stepped else RUNS) if source else []
         runs = [values for values in runs if values.shape == self.pair.reference.shape]
         wrong = ~flips.explained(self.pair.reference, runs) if runs else np.zeros(flips.places.shape, bool)
         first = int(np.argmax(wrong))
@@ -416,7 +440,7 @@ def _apart(error: float, limit: float) -> tuple[str, str]:
 
 def _number(value: float, digits: int) -> str:
     """So many significant digits; whole numbers below a million in full: `120`, not `1.2e+02`."""
-    return f"{value:.0f}" if 10**digits <= value < 1e6 else f"{value:.{digits}g}"
+    return f"{value:.0f}" if 10**digits - 0.5 <= value < 1e6 else f"{value:.{digits}g}"
 
 
 def _largest(values: Array) -> float:

@@ -20,6 +20,7 @@ An output agrees if all its slices are explained and usable; it fails if one is 
 one is explained only: whatever made the error, the values are of no use. The same is said where rounding after every
 node destroys a model's output by itself. The worst slice is named. Labels say more:
 
+    steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see below
     precision           agrees below fp32, by more than 2e-3 of the scale
     range               (fp16, bf16) the reference, rounded to c after every node, is infinite where the candidate is;
                         of a model's output only where the reference itself is beyond c's largest value
@@ -32,6 +33,13 @@ node destroys a model's output by itself. The worst slice is named. Labels say m
 
 Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6 allow the error; only
 the run that gives X where that does; only one perturbed run more where the error is 10 times what that allows.
+
+A region that quantizes what it computes (QuantizeLinear and its kind) is held to its own steps, whatever the candidate
+claims: perturbed runs move 1 % of the elements behind each quantizer by one step as well, 8 of them; k is 3, the cap
+0.2, q half a step of an output that was just dequantized, and X bounds nothing. Where the n of a model's output is
+beyond its cap, or only steps explain that the output is, it is unresolved, with the label "steps": the pieces between
+the quantizers decide (`trials.pieces`). The steps themselves may be off by one anywhere, by more where perturbed runs
+show half as much.
 
 Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary (`_decisions.class_axis`),
 a changed winner fails if no perturbed run changes it and its margin is beyond 3·(n_winner + n_other); other changes are
@@ -61,7 +69,7 @@ The constants were measured on 31 networks, nine healthy runtimes and 20 real bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -83,6 +91,7 @@ from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
+from subgraph.graph.quantization import CARRIERS, QUANTIZERS
 from subgraph.precision import Precision
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status
@@ -226,6 +235,8 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     if any(values.shape != pair.reference.shape for values in runs):
         return shape_varies()
     pairs = [Pair(pair.reference, values) for values in runs]
+    if noise.quantizes() and not noise.behind_choice() and noise.op_type() in QUANTIZERS | CARRIERS:
+        return _steps(pair, pairs)
     most = max(p.changed for p in pairs)
     one = 0 if noise.behind_choice() and not most and pair.size < MIN_ELEMENTS else 1
     allowed = int(MAX_SHARE * most + one)
@@ -236,6 +247,18 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
         if pair.error > steps:
             return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}")
     return agree(f"{_changed(pair)}, allowed {allowed}")
+
+
+def _steps(pair: Pair, runs: Sequence[Pair]) -> Ruling:
+    """Steps that the region itself makes, and what perturbed runs make of them: a value may take the next one anywhere,
+    and others where perturbed runs show as many."""
+    allowed = max(1.0, MAX_STEPS * max(p.error for p in runs))
+    share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs))
+    far, most = int(np.count_nonzero(pair.difference > 1)), f"by up to {count(int(pair.error), 'step')}"
+    if far > share or pair.error > allowed:
+        limit = f"allowed {allowed:g}, in {share} of them beyond one" if share else "allowed one"
+        return fail(f"{_changed(pair)}, {most}, {limit}")
+    return agree(f"{_changed(pair)}, {most}")
 
 
 def _codes(pair: Pair) -> Ruling:

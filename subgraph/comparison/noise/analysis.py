@@ -13,8 +13,9 @@ from itertools import chain
 
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
-from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, Graph
+from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, VALUE, Graph
 from subgraph.graph.opsets import STANDARD
+from subgraph.graph.quantization import QUANTIZERS
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, called
 from subgraph.storage import dtypes
@@ -42,7 +43,7 @@ CHOICES: dict[str, tuple[int, ...]] = {
 }
 # Op -> outputs that are rounded to steps: an error of one bit at a boundary becomes a whole step.
 STEPS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys("Ceil Floor Mod QuantizeLinear Round Sign".split(), (0,)),
+    **dict.fromkeys(("Ceil", "Floor", "Mod", "Round", "Sign", *QUANTIZERS), (0,)),
     "DynamicQuantizeLinear": (0, 2),
 }
 RANKING = ("TopK", "ArgMax", "ArgMin")
@@ -65,9 +66,11 @@ class RoundingSites:
         rounded: results of nodes that round (or whose contents are unknown), and Constants; of any type, since types
             are known only after a run. Only tensors that are read or leave the region.
         converted: float results of exact nodes that another float type would round: of casts, ranges and the like.
+        quantizers: steps that nodes make of values, as the model's own quantization wants it.
         exact_reads: (node, position of input) of reads that get the unperturbed value.
         noisy: tensors that rounding reaches.
         behind_choice, behind_steps: tensors that depend on a choice, on rounding to steps.
+        quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
         coarsest: the float type with the largest unit roundoff among all tensors.
     """
@@ -76,10 +79,12 @@ class RoundingSites:
     entering: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
+    quantizers: tuple[str, ...] = ()
     exact_reads: frozenset[tuple[int, int]] = frozenset()
     noisy: set[str] = field(default_factory=set)
     behind_choice: set[str] = field(default_factory=set)
     behind_steps: set[str] = field(default_factory=set)
+    quantized: set[str] = field(default_factory=set)
     value_shaped: set[str] = field(default_factory=set)
     coarsest: str = "float64"
 
@@ -99,17 +104,21 @@ def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Reco
     used = {name for i in order for name in graph.reads[i]} | set(region.outputs)
     rounded: list[str] = []
     converted: list[str] = []
+    quantizers: list[str] = []
     for i in order:
         if i in shape_nodes:
             continue
         _inherit(graph, i, sites)
+        if graph.ops[i] in QUANTIZERS and kinds[graph.makes[i][0]] == VALUE:
+            quantizers.append(graph.makes[i][0])
+            sites.quantized.update(graph.makes[i])
         outputs = [name for name in graph.makes[i] if name in used]
         if sites.value_shaped.isdisjoint(outputs):
             if rounds(graph.nodes[i]):
                 rounded += outputs
             elif _makes_floats(graph, i):
                 converted += outputs
-    sites.rounded, sites.converted = tuple(rounded), tuple(converted)
+    sites.rounded, sites.converted, sites.quantizers = tuple(rounded), tuple(converted), tuple(quantizers)
     sites.exact_reads = frozenset((i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes))
     sites.coarsest = coarsest((*_float_types(graph, region, order), *(r.dtype for r in records.values())))
     return sites
@@ -158,14 +167,15 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     if not reads:
         sites.noisy.update(makes if rounds(node) and not _holds_integers(node) else ())
         return
-    for tensors in (sites.behind_choice, sites.behind_steps, sites.value_shaped):
+    for tensors in (sites.behind_choice, sites.behind_steps, sites.quantized, sites.value_shaped):
         if not tensors.isdisjoint(reads):
             tensors.update(makes)
     inner = _inner_ops(graph, node)
     if (op in VALUE_SHAPED or inner & VALUE_SHAPED) and not sites.behind_choice.isdisjoint(reads):
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
-    if not (sites.noisy | sites.behind_steps).isdisjoint(data):
+    # what is made of steps, or is such, is computed in real numbers
+    if op in QUANTIZERS or op == "DequantizeLinear" or not (sites.noisy | sites.behind_steps).isdisjoint(data):
         _classify(graph, i, inner, sites)
 
 
@@ -176,6 +186,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
         choices = set(makes if inner & CHOICES.keys() else ())
         steps = set(makes if inner & STEPS.keys() else ())
         sites.noisy.update(makes)
+        sites.quantized.update(makes if inner & QUANTIZERS else ())
     else:
         choices, steps = _outputs_at(node, CHOICES.get(op, ())), _outputs_at(node, STEPS.get(op, ()))
         if _casts_to_integers(node):

@@ -22,16 +22,20 @@ from onnx import helper
 from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
 from subgraph.comparison.noise.element_types import body_inputs, element_types, output_types
 from subgraph.comparison.noise.rounding_nodes import (
+    CODES,
     ChannelRange,
     Constants,
     NodeWriter,
+    is_stepped,
     write_perturbed,
     write_rounded,
     write_shifted,
+    write_stepped,
 )
 from subgraph.comparison.precision import FLOATS, wider
 from subgraph.graph import protobuf
 from subgraph.graph.opsets import STANDARD, opset_of
+from subgraph.graph.quantization import QUANTIZERS
 from subgraph.graph.walk import assign, bodies
 from subgraph.precision import Precision
 from subgraph.storage.dtypes import TYPE_NUMBERS
@@ -47,7 +51,7 @@ class Instrumented:
 
     Attributes:
         keys: input of scalars, two for each of `keyed`; "" if there are none.
-        keyed: (label, float type) in the order of the keys.
+        keyed: (label, float type, or `CODES`) in the order of the keys.
         raw: new name of each input that is perturbed or rounded.
         shifts: input → tensor, of `untied` ones.
         check: output that is finite if all perturbed tensors outside of bodies are; "" if there are none.
@@ -71,6 +75,7 @@ class Change:
         channels: ranges of the weights that are quantized per channel.
         computed: float type of each tensor to change that a node makes.
         types: of all tensors.
+        stepped: integer type of each quantized tensor, some of whose elements are moved by a step.
         untied: shape of each of them whose shift is fed instead.
         certain: those that no choice decides: if one becomes NaN or infinite, the run is of no use.
     """
@@ -81,6 +86,7 @@ class Change:
     computed: Mapping[str, str]
     types: Mapping[str, str]
     channels: Mapping[str, ChannelRange] = field(default_factory=dict)
+    stepped: Mapping[str, str] = field(default_factory=dict)
     untied: Mapping[str, Sequence[int]] = field(default_factory=dict)
     certain: frozenset[str] = frozenset()
 
@@ -110,7 +116,7 @@ class _Instrumentation:
         self.model, self.graph, self.sites, self.change = model, model.graph, sites, change
         self.opset = opset_of(model, 0)
         self.constants = Constants(f"{MARK}constant")
-        self.raw = {name: f"{name}{MARK}raw" for name in (*change.entering, *change.computed)}
+        self.raw = {name: f"{name}{MARK}raw" for name in (*change.entering, *change.computed, *change.stepped)}
         self.keyed: dict[tuple[str, str], tuple[str, str]] = {}  # label and type -> names of its two scalars
         self.number = 0  # of tensors perturbed
         self.fixed = {t.name for t in model.graph.initializer}  # and what depends on shapes and weights alone
@@ -149,7 +155,8 @@ class _Instrumentation:
         self._bodies(node, self.change.types, self.fixed)
         if is_fixed(node, self.fixed):
             self.fixed.update(node.output)
-        computed = [(name, self.change.computed[name]) for name in node.output if name in self.change.computed]
+        made = {**self.change.computed, **self.change.stepped}
+        computed = [(name, made[name]) for name in node.output if name in made]
         for k, name in enumerate(node.output):
             node.output[k] = self.raw.get(name, name)
         yield node
@@ -176,9 +183,10 @@ class _Instrumentation:
             fixed.update(node.output)
             return [node]
         self._bodies(node, types, fixed)
-        nodes = [node]
-        for k, dtype in enumerate(output_types(node, types, self.opset) if rounds(node) else ()):
-            if k < len(node.output) and (name := node.output[k]) and dtype in FLOATS:
+        nodes, quantizes = [node], node.op_type in QUANTIZERS
+        for k, dtype in enumerate(output_types(node, types, self.opset) if quantizes or rounds(node) else ()):
+            steps = quantizes and not self.change.rounded and k == 0 and is_stepped(dtype)
+            if k < len(node.output) and (name := node.output[k]) and (dtype in FLOATS or steps):
                 node.output[k] = raw = f"{name}{MARK}raw"
                 nodes += self._written(raw, str(name), dtype)
         return nodes
@@ -201,7 +209,9 @@ class _Instrumentation:
 
     def _written(self, raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
         claim, channels, write = self.change.claim, self.change.channels.get(name), self._writer(raw)
-        if self.change.rounded:
+        if dtype not in FLOATS:
+            write_stepped(write, raw, name, dtype, self._next_key(CODES), self.number)
+        elif self.change.rounded:
             write_rounded(write, raw, name, dtype, claim, channels)
         else:
             write_perturbed(write, raw, name, dtype, claim, self._next_key(dtype), channels)

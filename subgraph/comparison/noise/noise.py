@@ -26,7 +26,7 @@ from subgraph.comparison.pair import differences
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
-from subgraph.graph.quantization import TFLITE
+from subgraph.graph.quantization import TFLITE, step_of
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
@@ -37,7 +37,7 @@ from subgraph.types import Array
 StoredJson = dict[str, Any]  # of a `NoiseRunDocument`
 Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 
-METHOD = "noise-3"  # part of each label; change it with the perturbation, or results of the old one are used again
+METHOD = "noise-4"  # part of each label; change it with the perturbation, or results of the old one are used again
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 
@@ -185,6 +185,12 @@ class OutputNoise(Noise):
 
     def behind_steps(self) -> bool:
         return self.output in self.region.sampler.sites.behind_steps
+
+    def half_step(self) -> float:
+        return step_of(self.region.graph, self.output) / 2 if self.quantizes() else 0.0
+
+    def quantizes(self) -> bool:
+        return self.output in self.region.sampler.sites.quantized
 
     def are_codes(self) -> bool:
         node = self.region.graph.nodes[self.region.graph.maker[self.output]]

@@ -7,6 +7,8 @@ Numer. Math. 18, 1971), that is, pseudo-random bits of its significand, by arith
 every runtime repeats bit for bit. Values nearer to each other than 2⁻¹⁴ move alike as well. u is scaled so that its
 mean square is that of a uniform number in [−1, 1]; |u| stays below 1.4.
 
+Steps that the model itself rounds to: y = x ± 1 for `STEP_SHARE` of the elements, drawn by position and value.
+
 Perturbed in int8: y = x + u·range/255, no further than the tensor's own least and greatest value. Zero, infinities and
 a mask's plateau stay, and count for no range.
 """
@@ -30,7 +32,11 @@ from subgraph.types import Array
 BITS = 14  # of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
 AMPLITUDE = 1.36  # what rounding loses, relative to x, is ±1/m for a significand m in [1, 2): 0.735 of uniform numbers
 CLIP_INPUTS_SINCE = 11  # opset from which Clip reads its limits as inputs
+RANGE_SINCE = 11  # opset that has Range
 BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
+CODES = "codes"  # among the float types of keys: steps that the model itself makes
+STEP_SHARE = 0.01  # of the elements behind each of a model's own quantizers that are moved by one step
+SPREAD = 43758.5453  # the fraction of SPREAD·sin(x) is all but random for x of different elements
 TINY = 1e-37  # in place of a divisor that is 0
 
 
@@ -92,7 +98,10 @@ def unroundoff(claim: Precision, dtype: str) -> float:
 
 
 def noise_scale(claim: Precision, dtype: str, factor: float) -> float:
-    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift of x."""
+    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift of x. Of `CODES` the
+    number of steps."""
+    if dtype == CODES:
+        return 1.0
     return AMPLITUDE * unroundoff(claim, dtype) * 2.0**BITS / (1 if claim is Precision.INT8 else factor)
 
 
@@ -113,6 +122,36 @@ def write_perturbed(
     limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
     shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
     _add(write, x, wide, shift, y, dtype)
+
+
+def is_stepped(dtype: str) -> bool:
+    """Is it a type of integers, which `write_stepped` moves?"""
+    return dtype.lstrip("u").startswith("int")
+
+
+def write_stepped(write: NodeWriter, x: str, y: str, dtype: str, fed: tuple[str, str], number: int) -> None:
+    """Nodes that move some elements of quantized values by a step, no further than their type; `number`: the tensor's
+    own, so that tensors of equal shape are moved elsewhere."""
+    bits = int(dtype.partition("int")[2])
+    lowest = 0.0 if dtype.startswith("u") else -(2.0 ** (bits - 1))
+    wide = write("Cast", x, to="float32")
+    place = write("Reshape", write("Cast", _count(write, write("Size", x)), to="float32"), write("Shape", x))
+    seed = write("Mul", write("Add", write("Add", place, wide), float(number)), fed[0])
+    random = write("Mul", write("Sin", seed), SPREAD)
+    random = write("Sub", random, write("Floor", random))  # in [0, 1)
+    up = write("Floor", write("Add", random, STEP_SHARE / 2))
+    down = write("Floor", write("Sub", 1 + STEP_SHARE / 2, random))
+    moved = write("Add", wide, write("Mul", write("Sub", up, down), fed[1]))
+    write("Cast", write("Min", write("Max", moved, lowest), lowest + 2.0**bits - 1), to=dtype, gives=y)
+
+
+def _count(write: NodeWriter, size: str) -> str:
+    """The integers below a size."""
+    if write.opset >= RANGE_SINCE:
+        return write("Range", write.constants.name(0, np.int64), size, write.constants.name(1, np.int64))
+    length = write("Reshape", size, write.constants.name([1], np.int64))
+    ones = write("ConstantOfShape", length, value=numpy_helper.from_array(np.array([1], np.int64)))
+    return write("NonZero", ones)
 
 
 def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> None:

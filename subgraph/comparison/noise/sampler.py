@@ -215,10 +215,13 @@ class NoiseSampler:
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
         from subgraph.comparison.noise.instrument import Change, instrument_model
+        from subgraph.comparison.noise.rounding_nodes import is_stepped
 
         computed = self._floats((*self.sites.rounded, *(self.sites.converted if run.rounded else ())))
         if run.rounded and run.claim.narrow:
             computed = {n: t for n, t in computed.items() if t != run.claim.dtype}
+        quantizers = () if run.rounded else self.sites.quantizers
+        steps = {n: t for n in quantizers if (t := self._types.get(n)) and is_stepped(t)}
         untied = self._untied if run.tie_factor else {}
         entering, channels = self._entering(run.claim)
         change = Change(
@@ -228,6 +231,7 @@ class NoiseSampler:
             computed,
             self._types,
             channels,
+            steps,
             untied={n: untied[n].shapes[0] for n in computed if n in untied},
             certain=frozenset() if run.rounded else frozenset(computed) - self.sites.behind_choice,
         )

@@ -54,6 +54,8 @@ class FakeNoise:
     broken_ties: list[Array] = field(default_factory=list)
     codes: bool = False
     foreign: bool = False
+    own_steps: bool = False
+    step: float = 0.0
 
     def perturbed(self, claim: Precision, count: int) -> list[Array]:
         self.calls += 1
@@ -78,6 +80,12 @@ class FakeNoise:
 
     def behind_steps(self) -> bool:
         return self.steps
+
+    def quantizes(self) -> bool:
+        return self.own_steps
+
+    def half_step(self) -> float:
+        return self.step / 2
 
     def are_codes(self) -> bool:
         return self.codes
