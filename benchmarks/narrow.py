@@ -164,15 +164,21 @@ def theirs(case: Case, mode: str) -> Tried:
 
 
 def reduced(
-    model: Path, captured: tuple[Path, Path], runtime: Sequence[str], folder: Path, mode: str = "bisect"
+    model: Path,
+    captured: tuple[Path, Path],
+    runtime: Sequence[str],
+    folder: Path,
+    mode: str = "bisect",
+    python: str = sys.executable,
 ) -> tuple[frozenset[str], float, int]:
     """The nodes that `polygraphy debug reduce` ends with, its wall seconds, and how often it asked its check.
 
-    `captured`: as `capture` gives it. `runtime`: as `benchmarks.captured` takes it. Raises: PeerFailed.
+    `captured`: as `capture` gives it. `runtime`: as `benchmarks.captured` takes it, which
+    `python` runs. Raises: PeerFailed.
     """
     values, inputs = captured
     piece, result, replay = folder / "piece.onnx", folder / "reduced.onnx", folder / "replay.json"
-    check: Words = [sys.executable, "-m", "benchmarks.captured", piece, values, *runtime]
+    check: Words = [python, "-m", "benchmarks.captured", piece, values, *runtime]
     words: Words = ["debug", "reduce", model, "-o", result, "--mode", mode, "--load-inputs", inputs, "--fail-code", "1"]
     words += ["--iter-artifact", piece, "--save-debug-replay", replay, "--art-dir", folder / "artifacts"]
     begin = time.perf_counter()

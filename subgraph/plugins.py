@@ -25,6 +25,7 @@ HOME = Path(__file__).parent
 FOLDERS = {
     "backends": "runtime/backends",
     "criteria": "comparison/criteria",
+    "devices": "runtime/devices",
     "dumps": "recordings/dumps",
     "executors": "runtime/executors",
     "lint": "inspection/lint",

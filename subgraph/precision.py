@@ -27,6 +27,8 @@ class Precision(StrEnum):
 
     # 1 + 23 stored bits (binary32), 1 + 10 (binary16), 1 + 7 (bfloat16): IEEE 754-2019, table 3.5.
     FP32 = "fp32", 2.0**-24, "float32"
+    # TF32: 1 + 10 with the range of binary32, what NVIDIA's tensor cores round factors to.
+    TF32 = "tf32", 2.0**-11, "tf32"
     FP16 = "fp16", 2.0**-11, "float16", 65504.0, 2.0**-25
     BF16 = "bf16", 2.0**-8, "bfloat16", 3.3895313892515355e38
     INT8 = "int8", 1 / 255, "int8"
@@ -42,6 +44,11 @@ class Precision(StrEnum):
     def narrow(self) -> bool:
         """Is it a float type of 16 bits?"""
         return math.isfinite(self.largest)
+
+    @property
+    def bits(self) -> int:
+        """Of the significand, the leading one among them; of a float type."""
+        return -round(math.log2(self.eps))
 
     def roundoff(self) -> float:
         """`eps`, as a key for `max`: the coarsest of several."""

@@ -163,7 +163,13 @@ class Blame:
     def _own(self, asked: ReleasesAsked) -> str:
         """The release that the candidate runs; "" if it is not known."""
         candidate = self.trials.candidate
-        return "" if asked.switch else candidate.release or releases.beside(candidate.backend)
+        return "" if asked.switch else candidate.release or self._beside()
+
+    def _beside(self) -> str:
+        """The release that runs where none is named."""
+        candidate = self.trials.candidate
+        own = candidate.package or candidate.python
+        return self.trials.about.version if own else releases.beside(candidate.backend)
 
     def _named(self, asked: ReleasesAsked) -> list[str]:
         """
@@ -172,11 +178,12 @@ class Blame:
         """
         if "," in asked.span or asked.switch:
             return asked.names if asked.switch else sorted(asked.names, key=releases.parse)
-        backend = self.trials.candidate.backend
+        candidate = self.trials.candidate
+        backend, package = candidate.backend, candidate.package
         try:
-            known = releases.published(backend, asked.sources)
+            known = releases.published(backend, asked.sources, package)
         except BackendError as e:
-            known = releases.installed(backend) or [own for own in [self._own(asked)] if own]
+            known = releases.installed(backend, package) or [own for own in [self._own(asked)] if own]
             if not known:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
@@ -190,7 +197,7 @@ class Blame:
         """One release on the region."""
         if version == self._own(asked):
             return self._tried(version, self.verdict)
-        candidate = replace(self.trials.candidate, release=version, sources=asked.sources)
+        candidate = replace(self.trials.candidate, release=version, sources=asked.sources, python="")
         try:
             if asked.switch:
                 _switch(asked.switch, version)
@@ -244,7 +251,7 @@ class Blame:
             package = releases.package(candidate.backend)[0]
         except UsageError:
             return candidate.name, self.trials.about.version
-        return package, candidate.release or releases.beside(candidate.backend)
+        return candidate.package or package, candidate.release or self._beside()
 
     def _candidates(
         self, prover: Prover, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]],
@@ -259,9 +266,9 @@ class Blame:
             other = replace(candidate, options=dict(options))
             yield prover.of_candidate("switch", f"{name} off", changed(candidate, options), other)
         if history and asked and not asked.switch:
-            package = releases.package(candidate.backend)[0]
+            package = candidate.package or releases.package(candidate.backend)[0]
             for version in _mended(history):
-                other = replace(candidate, release=version, sources=asked.sources)
+                other = replace(candidate, release=version, sources=asked.sources, python="")
                 yield prover.of_candidate("version", f"{package} {version}", f"pip install {package}=={version}", other)
 
 

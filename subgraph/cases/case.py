@@ -236,6 +236,8 @@ class Identity:
     timeout: float
     memory: float | None
     release: str = ""
+    package: str = ""
+    python: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
 

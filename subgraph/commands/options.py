@@ -231,7 +231,7 @@ class RuntimeOptions:
     """How candidate and reference run."""
 
     precision: Annotated[
-        Text, option("--precision", "fp16", "What the candidate computes in: fp32, fp16, bf16 or int8.")
+        Text, option("--precision", "fp16", "What the candidate computes in: fp32, tf32, fp16, bf16 or int8.")
     ] = None
     reference: Annotated[
         Text, option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate.")

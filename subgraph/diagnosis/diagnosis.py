@@ -160,7 +160,8 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
 def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
     """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels bring it up."""
     on_levels = any(e.grid is Precision.INT8 for e in output.explanations)
-    return [p for p in Precision if p.eps > claim.eps and (p is not Precision.INT8 or on_levels)]
+    below = [p for p in Precision if p.eps > claim.eps and p is not Precision.TF32]  # which float16 stands for
+    return [p for p in below if p is not Precision.INT8 or on_levels]
 
 
 def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
@@ -197,7 +198,8 @@ def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder
     other = replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
     try:
         with with_candidate(trials, other, folder) as changed:
-            return _OtherRun(changed.verdict(region), changed.precision.eps < trials.precision.eps)
+            claims = trials.precision, trials.about.precision  # the user may declare a finer one than the backend's own
+            return _OtherRun(changed.verdict(region), changed.precision.eps < max(claims, key=Precision.roundoff).eps)
     except SubcutError as e:
         return _OtherRun(Verdict(Status.UNRESOLVED, why=e.what), error=e.what)
 
@@ -212,8 +214,13 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         return
     other = _run_with(trials, region, options, "exact")
     if other.verdict.status is Status.AGREE:
-        precision = "lower precision is the reason, or a bug of its kernels"
-        blame = precision if other.finer else "the candidate's optimiser is to blame"
+        own = trials.about.precision
+        undeclared = f"it computes in {own} otherwise" if own.eps > trials.precision.eps else ""
+        blame = (
+            undeclared or "lower precision is the reason, or a bug of its kernels"
+            if other.finer
+            else "the candidate's optimiser is to blame"
+        )
         yield Evidence("exact", f"right with {words}: {blame}", Fact.RIGHT_FINER if other.finer else Fact.RIGHT)
     elif other.verdict.status is Status.FAIL:
         fact = Fact.WRONG_FINER if other.finer else None

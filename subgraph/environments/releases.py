@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,9 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from packaging.version import Version
 
-LENT = ("subgraph", "onnx", "google.protobuf", "google._upb", "ml_dtypes")  # `graph.protobuf` reads models with these
+LENT = ("subgraph", "onnx", "google.protobuf", "google._upb")  # `graph.protobuf` reads models with these, on any Python
+BUILT = ("ml_dtypes", "numpy")  # for one version of Python
+OLDEST = (3, 11)  # Python that runs a worker
 LOOKING = ("--retries", "1", "--timeout", "15")  # options of pip: where no index can be reached, it says so soon
 SECONDS = 120  # that an index may take to say what it has
 NAME = "RELEASES"
@@ -45,16 +48,21 @@ def package(backend: str) -> tuple[str, str]:
     return str(found[0]), str(found[1])
 
 
-def release(backend: str, version: str, sources: Sequence[str] = ()) -> Installation:
-    """The environment of a release.
+def release(
+    backend: str, version: str, sources: Sequence[str] = (), variant: str = "", beside: Sequence[str] = ()
+) -> Installation:
+    """The environment of a release; "" is the newest.
+
+    `variant`: the package that holds the runtime, where it is another build of it, with what that needs beside it.
 
     Raises:
         UsageError: it is not a version, or the backend has no releases.
     """
     name, numpy_2 = package(backend)
-    known = parse(version)
-    numpy = ("numpy<2" if known < parse(numpy_2) else "numpy",) if numpy_2 else ()
-    return Installation((f"{name}=={known}", *numpy), tuple(sources), alone=True)
+    known = parse(version) if version else None
+    numpy = ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",) if numpy_2 else ()
+    wanted = f"{variant or name}=={known}" if known else variant or name
+    return Installation((wanted, *numpy, *beside), tuple(sources), alone=True)
 
 
 def parse(text: str) -> Version:
@@ -73,13 +81,15 @@ def parse(text: str) -> Version:
         ) from e
 
 
-def published(backend: str, sources: Sequence[str] = ()) -> list[str]:
+def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> list[str]:
     """The releases that have a wheel for this Python where pip looks, the oldest first; without pre-releases.
+
+    `variant`: of another package that holds the runtime.
 
     Raises:
         BackendError: no index can be reached, or it has none. UsageError: the backend has no releases.
     """
-    name, _ = package(backend)
+    name = variant or package(backend)[0]
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
     try:
         said = children.run([*_pip(sources), *words], timeout=SECONDS)
@@ -101,13 +111,13 @@ def _pip(sources: Sequence[str]) -> list[str]:
     return [str(installation.make(Installation(("pip",), tuple(sources)))), "-P", "-m", "pip"]
 
 
-def installed(backend: str) -> list[str]:
-    """The releases that an environment holds already, the oldest first.
+def installed(backend: str, variant: str = "") -> list[str]:
+    """The releases that an environment holds already, the oldest first; `variant`: as in `published`.
 
     Raises:
         UsageError: the backend has no releases.
     """
-    begin = f"{package(backend)[0]}=="
+    begin = f"{variant or package(backend)[0]}=="
     found = {word.removeprefix(begin) for f in installation.every() for word in installation.requirements(f)[:1]
              if word.startswith(begin)}  # fmt: skip
     return sorted(found, key=parse)
@@ -127,13 +137,44 @@ def beside(backend: str) -> str:
         return ""
 
 
-def lend(folder: Path, environment: Path) -> None:
-    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an environment has none."""
-    has_numpy = any(word.startswith("numpy") for word in installation.requirements(environment))
-    for name in LENT if has_numpy else (*LENT, "numpy"):
+def lend(folder: Path, python: Path) -> None:
+    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an environment has none.
+
+    What is built for one version of Python is lent to the same version alone.
+
+    Raises:
+        BackendError: the interpreter does not start, is too old, or has no numpy and cannot use this one's.
+    """
+    version, present = _of_interpreter(python)
+    if version < OLDEST:
+        raise BackendError(f"{python} is Python {version[0]}.{version[1]}: the worker needs 3.11 or newer")
+    same = version == sys.version_info[:2]
+    if "numpy" not in present and not same:
+        raise BackendError(f"{python} has no numpy", f"{python} -m pip install numpy")
+    lent = [*LENT, *(name for name in BUILT if name == "ml_dtypes" or name not in present)] if same else LENT
+    for name in lent:
         found = util.find_spec(name)
         for place in found.submodule_search_locations or () if found else ():
             link = folder.joinpath(*name.split("."))
             link.parent.mkdir(parents=True, exist_ok=True)
             link_folder(link, Path(place).resolve())
             break
+
+
+@cache
+def _of_interpreter(python: Path) -> tuple[tuple[int, int], frozenset[str]]:
+    """(its version, which of `BUILT` it has).
+
+    Raises:
+        BackendError: it does not start.
+    """
+    made = python.parent.parent
+    if (made / installation.REQUIREMENTS).is_file():  # one of ours: nothing is started to ask
+        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))
+        return sys.version_info[:2], frozenset(["numpy"] if has_numpy else [])
+    asked = f"import sys, importlib.util as u; print(*sys.version_info[:2], *(n for n in {BUILT} if u.find_spec(n)))"
+    try:
+        said = children.run([str(python), "-I", "-c", asked], timeout=SECONDS).out.decode().split()
+        return (int(said[0]), int(said[1])), frozenset(said[2:])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
+        raise BackendError(f"{python} is no Python that starts", "python=PATH of an interpreter") from e

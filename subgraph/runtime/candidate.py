@@ -23,9 +23,10 @@ from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
-from subgraph.runtime import command_line
+from subgraph.runtime import command_line, devices
 from subgraph.runtime.backends import Capabilities, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
+from subgraph.runtime.devices import Device
 from subgraph.runtime.executors import check as check_executor
 from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.convert import DeviceForm
@@ -79,6 +80,9 @@ class Candidate:
         release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for the one that is
             installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
             pip that say where it comes from.
+        package: that holds the runtime, where it is another build of it, in an environment of its own. python: of an
+            environment of the user's that has the runtime.
+        device: the name, of `runtime.devices`, of what computes; "" if none is named.
         executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
             of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
         precision, multi: None: as the backend reports.
@@ -103,19 +107,24 @@ class Candidate:
     depends: tuple[str, ...] = ()
     release: str = ""
     sources: tuple[str, ...] = ()
+    package: str = ""
+    python: str = ""
+    device: str = ""
     executor: str = ""
     resources: Mapping[str, float] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
 
     @property
     def installation(self) -> Installation | None:
-        """The environment of its release.
+        """The environment of its release, or of another build of its runtime; None for those that are there.
 
         Raises:
             UsageError: the backend has no releases, or this is none.
         """
-        has_own = self.release and not self.runs_commands
-        return releases.release(self.backend, self.release, self.sources) if has_own else None
+        if self.python or self.runs_commands or not (self.release or self.package):
+            return None
+        beside = devices.device(self.device).requires if self.device else ()
+        return releases.release(self.backend, self.release, self.sources, self.package, beside)
 
     @property
     def has_process(self) -> bool:
@@ -139,6 +148,7 @@ class Candidate:
             return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         files += self.installation.requirements[:1] if self.installation else ()
+        files += [self.python] if self.python else []
         files += (
             [self.executor] if self.executor and "://" not in self.executor else []
         )  # whose module is imported here
@@ -176,7 +186,7 @@ class Candidate:
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
-            **({"release": self.release} if self.release else {}),
+            **{key: said for key in ("release", "package", "python") if (said := getattr(self, key))},
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
             "installed": digest(command_line.installed(interpreters)),
@@ -229,7 +239,9 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     backend, equals, release = head.partition("==")
     if backend in backends and not can.script:
         known = _release(backend, release if equals else None)
-        return Candidate(spec, backend, _options(spec, rest, folder), release=known)
+        return _in_environment(Candidate(spec, backend, _options(spec, rest, folder), release=known))
+    if found := _device(backend):
+        return _of_device(spec, found, release if equals else None, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
         if not path.is_file():
@@ -242,13 +254,53 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
         own = f"; {plugins.help_of('backends', recipe).rstrip('.')}" if capabilities(recipe).script else ""
         raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}")
-    names = [*backends, *others]
+    names = [*backends, *devices.names(), *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
     close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
     raise UnknownName(
         f"no candidate '{clean(head)}'", f"did you mean '{clean(close[0])}'? {hint}" if close else hint, close
     )
+
+
+def _device(word: str) -> Device | None:
+    """The device that a word names: by its own name, or by the package of another build of a backend's runtime."""
+    if word in devices.names():
+        return devices.device(word)
+    begins = ((backend, capabilities(backend).variants) for backend in plugins.own_names("backends"))
+    of = next((backend for backend, begin in begins if begin and word.startswith(begin)), "")
+    return devices.of_package(word, of) if of else None
+
+
+def _of_device(spec: str, found: Device, release: str | None, options: Mapping[str, str]) -> Candidate:
+    """The candidate that a device's name stands for, with the user's options.
+
+    Raises:
+        UsageError: a build of onnxruntime whose provider is not known, or the release is none.
+    """
+    head, _, rest = found.spec.partition(":")
+    if not found.name and not options.keys() & {"providers", "ep"}:
+        raise UsageError(f"which provider of {clean(found.package)}?", f"{clean(found.package)}:providers=NAME")
+    own = _options(spec, rest, "")
+    known = _release(head, release)
+    base = Candidate(spec, head, {**own, **options}, release=known, package=found.package, device=found.name)
+    return _in_environment(base)
+
+
+def _in_environment(candidate: Candidate) -> Candidate:
+    """The candidate with `package` and `python` taken out of its options.
+
+    Raises:
+        UsageError: the interpreter is not there, or its runtime has no packages.
+    """
+    options = dict(candidate.options)
+    package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
+    if package and not candidate.can.variants:
+        raise UsageError(f"{candidate.backend} has no other builds than its own", "package=NAME goes with ort")
+    if python and not Path(python).is_file():
+        raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")
+    path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
+    return replace(candidate, options=options, package=package, python=path)
 
 
 def _release(backend: str, text: str | None) -> str:
@@ -258,7 +310,8 @@ def _release(backend: str, text: str | None) -> str:
         UsageError: the backend's releases are not known, or this is none.
     """
     if text is not None:
-        releases.release(backend, text)
+        releases.package(backend)
+        releases.parse(text)
     return text or ""
 
 

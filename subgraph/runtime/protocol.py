@@ -37,7 +37,7 @@ class BackendInfo:
     """What a backend says about itself, for some options.
 
     Attributes:
-        precision: what it computes in: fp32, fp16, bf16 or int8.
+        precision: what it computes in: fp32, tf32, fp16, bf16 or int8.
         multi: it takes several disconnected pieces in one model.
         caveat: what a user must know before anything runs; "" if nothing.
         exact: the options with which it computes in full precision, or without optimisations; empty where these do.

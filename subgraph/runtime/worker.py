@@ -332,7 +332,7 @@ def _import_path(python: Path | None, scratch: str) -> str:
     """
     if python:
         folder = Path(scratch, "import")
-        releases.lend(folder, python.parent.parent)
+        releases.lend(folder, python)
         return str(folder)
     own, users = str(HOME.resolve().parent), os.environ.get("PYTHONPATH")
     return f"{own}{os.pathsep}{users}" if users else own

@@ -17,6 +17,7 @@ from pathlib import Path
 from subgraph import plugins
 from subgraph.environments.installation import make, show
 from subgraph.errors import BackendError, Unreachable, WorkerDied
+from subgraph.runtime import devices
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote.hosts import Hosts
@@ -257,11 +258,18 @@ class Workers:
 
 
 def installed(candidate: Candidate) -> Path | None:
-    """The interpreter of its release, installed after it was logged where it is not there; None where it names none.
+    """The interpreter of its release, or of the user's; installed, after that was logged, where it is not there.
+
+    None where it names none.
 
     Raises:
-        BackendError: it cannot be installed.
+        BackendError: this machine lacks what it needs, or it cannot be installed.
     """
+    lacks = devices.device(candidate.device).missing() if candidate.device else ""
+    if lacks and not candidate.executor:
+        raise BackendError(f"{candidate.device} {lacks}", "subcut doctor")
+    if candidate.python:
+        return Path(candidate.python)
     environment = candidate.installation
     if environment is None:
         return None

@@ -131,7 +131,7 @@ def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Ite
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == PLAIN and not reference.options and not reference.release  # without limits
+    plain = reference.backend == PLAIN and not reference.options and installed(reference) is None  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
         Reference(

@@ -201,11 +201,11 @@ def test_releases_that_can_be_meant() -> None:
 
 
 def test_without_a_network_the_release_in_use_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(backend: str, sources: object) -> list[str]:
+    def unreachable(backend: str, *_: object) -> list[str]:
         raise BackendError(f"no index for {backend}")
 
     monkeypatch.setattr(releases, "published", unreachable)
-    monkeypatch.setattr(releases, "installed", lambda backend: [])
+    monkeypatch.setattr(releases, "installed", lambda *_: [])
     monkeypatch.setattr(releases, "beside", lambda backend: "1.31.1")
     trials: Any = SimpleNamespace(candidate=Candidate("ort", "ort"))
     nothing: Any = None

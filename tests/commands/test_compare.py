@@ -242,7 +242,7 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
             ("--memory", "100M"),
             "--memory 100M: the process that runs the reference takes a third of 256M by itself\n  256M",
         ),
-        (("--precision", "fp61"), "precision 'fp61' is unknown\n  one of fp32, fp16"),
+        (("--precision", "fp61"), "precision 'fp61' is unknown\n  one of fp32, tf32, fp16"),
         (("--at", "t9"), "no node or tensor 't9' in m.onnx\n  did you mean 't0'"),
         (("--at", "z*"), "no node or tensor 'z*'"),
         (("--at", "in"), "'in' cannot be compared\n  it is an input"),

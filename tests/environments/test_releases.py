@@ -72,12 +72,15 @@ def test_what_a_folder_of_wheels_has_is_listed_installed_and_removed(
 
 
 def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
+    python = tmp_path / "own" / "bin" / "python"
+    other = tmp_path / "toy" / "bin" / "python"
+    for folder in ("own", "toy"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "own" / "requirements.txt").write_text("onnxruntime==1.22.1\nnumpy\n")
-    releases.lend(tmp_path / "lent", tmp_path / "own")
+    releases.lend(tmp_path / "lent", python)
     assert sorted(p.name for p in (tmp_path / "lent").iterdir()) == ["google", "ml_dtypes", "onnx", "subgraph"]
-    (tmp_path / "own" / "requirements.txt").write_text("toyruntime==1\n")
-    releases.lend(tmp_path / "more", tmp_path / "own")
+    (tmp_path / "toy" / "requirements.txt").write_text("toyruntime==1\n")
+    releases.lend(tmp_path / "more", other)
     assert (tmp_path / "more" / "numpy" / "__init__.py").is_file()
     asked = "import subgraph.runtime.worker_main, importlib.util as u; print(u.find_spec('networkx'))"
     said = subprocess.run(
@@ -85,3 +88,29 @@ def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: P
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.stdout == "None\n", said.stderr
+
+
+def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(*words: object) -> None:
+        monkeypatch.setattr(releases, "_of_interpreter", lambda _: words)
+
+    python = tmp_path / "bin" / "python"
+    seen((3, 14), {"numpy"})
+    releases.lend(tmp_path / "other", python)
+    assert sorted(p.name for p in (tmp_path / "other").iterdir()) == ["google", "onnx", "subgraph"]
+    seen((3, 14), set())
+    with pytest.raises(BackendError, match="has no numpy"):
+        releases.lend(tmp_path / "none", python)
+    seen((3, 10), {"numpy"})
+    with pytest.raises(BackendError, match=r"is Python 3\.10: the worker needs 3\.11"):
+        releases.lend(tmp_path / "old", python)
+
+
+def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
+    version, present = releases._of_interpreter(Path(sys.executable))
+    assert version == sys.version_info[:2]
+    assert present == {"numpy", "ml_dtypes"}
+    with pytest.raises(BackendError, match="no Python that starts"):
+        releases._of_interpreter(tmp_path / "python")

@@ -104,7 +104,7 @@ class OutputContext:
     """What a rule may know about an output besides its two values.
 
     Attributes:
-        claim: the precision that the candidate says it computes in: fp32, fp16, bf16 or int8.
+        claim: the precision that the candidate says it computes in: fp32, tf32, fp16, bf16 or int8.
         noise: None if no reference can be run (recordings of an unknown model, for example).
         is_model_output: does the tensor leave the model? Its values must be of use, whatever the precision.
         half_step: how far the candidate's type moves a value if it is the one that the operator must have.

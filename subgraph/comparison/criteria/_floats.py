@@ -22,7 +22,11 @@ from subgraph.verdict import Signature, Status
 
 FP32 = Precision.FP32
 K = dict.fromkeys(Precision, 3.0) | {FP32: 10.0}  # times the noise: explained
-CAP = dict.fromkeys(Precision, 0.2) | {FP32: 1e-2, Precision.FP16: 0.1}  # of a slice's scale: of use
+CAP = dict.fromkeys(Precision, 0.2) | {
+    FP32: 1e-2,
+    Precision.TF32: 0.1,
+    Precision.FP16: 0.1,
+}  # of a slice's scale: of use
 FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
 MIN_REL_TOL = 1e-6  # of the tensor's scale: no slice is held to less
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0

@@ -167,8 +167,9 @@ def write_rounded(
 ) -> None:
     """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are the type's own."""
     wide = x if dtype == "float32" else write("Cast", x, to="float32")
-    if claim is Precision.BF16 and write.opset < BFLOAT16_SINCE:  # by Veltkamp's splitting, where it does not overflow
-        whole = write("Sub", wide, _lost(write, wide, 1.0, bits=8)[0])
+    split = claim is Precision.TF32 or (claim is Precision.BF16 and write.opset < BFLOAT16_SINCE)
+    if split:  # by Veltkamp's splitting, where it does not overflow
+        whole = write("Sub", wide, _lost(write, wide, 1.0, bits=claim.bits)[0])
         fits = write("Less", write("Abs", wide), MAX_PERTURBED)
         write("Cast", write("Where", fits, whole, wide), to=dtype, gives=y)
         return

@@ -17,7 +17,7 @@ Optional names of the module:
     MULTI                 True: takes several disconnected pieces in one model
     RELEASES              (package, its first release that runs with numpy 2, "" if any does): `-c NAME==1.2` runs one
     version()             the runtime's version, a part of the key of stored results
-    precision(options)    what it computes in: fp32, fp16, bf16 or int8
+    precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
     exact(options)        the options for full precision, or without optimisations; None if these are
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
@@ -56,6 +56,7 @@ class Capabilities:
         custom_ops: it takes a library of custom operators as the option `custom_ops`.
         tflite_operators: it runs TensorFlow Lite's operators in an ONNX file; others find a .tflite beside that.
         half_as_float: it keeps weights of half precision as float32 as well.
+        variants: how the packages of other builds of its runtime begin; "" for none.
         alone: it starts no processes and writes no files.
         reference: options with which it gives the same values on every machine, `threads` apart; empty if it cannot.
             It then allocates what it uses and no more, and takes the options `reuse` (plan which tensors share memory)
@@ -67,6 +68,7 @@ class Capabilities:
     custom_ops: bool = False
     tflite_operators: bool = False
     half_as_float: bool = False
+    variants: str = ""
     alone: bool = False
     reference: Mapping[str, Any] = field(default_factory=dict)
 

@@ -11,7 +11,9 @@ import mmap
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
@@ -24,10 +26,12 @@ Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 MULTI = True
 CUSTOM_OPS = HALF_AS_FLOAT = ALONE = True
 REFERENCE = {"opt": "disable", "threads": 1, "fixed": True}
+VARIANTS = "onnxruntime-"
 RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs with numpy 2
 PASSES = "disabled_optimizers"  # the option that turns optimiser passes off
+CPU = "CPUExecutionProvider"
 MAX_THREADS = 1024  # a typing error must not start a million
-OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights", "reuse", PASSES))
+OPTIONS = frozenset(("opt", "threads", "providers", "ep", "library", "custom_ops", "fixed", "weights", "reuse", PASSES))
 # Names of passes are texts in the library, among 3,000 others of this form.
 WORD = re.compile(rb"(?<=\0)[A-Za-z][A-Za-z0-9_]{5,59}(?=\0)")
 LIBRARY_BYTES = 1 << 20  # of files in its folder, those of at least this size are libraries
@@ -46,8 +50,20 @@ def version() -> str:
     return str(onnxruntime.__version__)
 
 
+def precision(options: Mapping[str, Any]) -> str:
+    """What the provider computes in, by its options and their defaults; float32 on the CPU."""
+    return "fp32" if _on_cpu(options) else _providers().precision(options)
+
+
+def caveat(options: Mapping[str, Any]) -> str:
+    """A precision below float32 that is a provider's default, and an emulator that answers for a device."""
+    return "" if _on_cpu(options) else _providers().caveat(options)
+
+
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The options without optimisations."""
+    """The options in full precision, where a provider computes in less; else without optimisations."""
+    if not _on_cpu(options) and (full := _providers().exact(options)):
+        return {**options, **full}
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
@@ -60,6 +76,8 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "int8 sums that saturate": {"session.x64quantprecision": "1"},
         "threads": {"threads": "1"},
     }
+    if not _on_cpu(options):
+        found = {**_providers().switches(options), **found}
     return {name: {**options, **changed} for name, changed in found.items()}
 
 
@@ -69,6 +87,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     `options`: `opt` (disable, basic, extended, all; default: all), `disabled_optimizers`
     (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
     onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
+    `ep` and `library` (a plug-in's provider, and the Python module or the file that holds it), all others are the first
+    provider's own (`use_tf32=0`),
     `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
     external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
 
@@ -86,18 +106,28 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
         raise BackendError(f"onnxruntime has no optimiser pass '{unknown[0]}'", " or ".join(close) or f"{PASSES}=A+B")
-    providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
-    if "providers" in options and (missing := [p for p in providers if p not in ort.get_available_providers()]):
-        available = ", ".join(ort.get_available_providers())
-        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {available}")
+    providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
         what = model.read_bytes() if weights else str(model)
-        session = ort.InferenceSession(what, settings, providers=providers, disabled_optimizers=off)
+        session = ort.InferenceSession(what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0)
     except Exception as e:
+        if not _on_cpu(options) and (why := _providers().unusable(options, settings, providers)):
+            raise BackendError(f"{_providers().named(options)[0]} cannot be used here: {why}", "subcut doctor") from e
         raise _refusal(e, _is_on(options.get("fixed"))) from e
+    if not _on_cpu(options):
+        _providers().require(options, session)
     return _Session(session)
+
+
+def _on_cpu(options: Mapping[str, Any]) -> bool:
+    """Is no other provider asked for? Each search starts processes for which nothing else is imported."""
+    return "ep" not in options and options.get("providers", CPU) == CPU
+
+
+def _providers() -> ModuleType:
+    return import_module("subgraph.runtime.backends._ort_providers")
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
@@ -143,7 +173,7 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
 
     ort.set_default_logger_severity(4)
     settings = _settings(options)
-    providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
+    providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     with tempfile.TemporaryDirectory(prefix="subcut-ort-") as folder:
         settings.optimized_model_filepath = str(Path(folder, "model.onnx"))
         try:
@@ -196,7 +226,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
                 raise BackendError(
                     f"ort: {key} cannot be {value}: {_message(e)}", "see onnxruntime's session keys"
                 ) from e
-        elif key not in OPTIONS:
+        elif key not in OPTIONS and _on_cpu(options):
             raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
     if library := options.get("custom_ops"):
         try:

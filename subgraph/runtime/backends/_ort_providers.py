@@ -1,0 +1,186 @@
+"""Providers of onnxruntime other than the CPU's: which, their options, plug-ins, and who computes which node.
+
+A provider that cannot be used is an error, never a silent return to the CPU. What is known of each stands in the files
+of `runtime.devices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from subgraph.errors import BackendError
+from subgraph.precision import Precision
+from subgraph.runtime.devices import Device, of_provider
+from subgraph.system.hardware import load_library
+
+CPU = "CPUExecutionProvider"
+SUFFIX = "ExecutionProvider"
+RECORD = "session.record_ep_graph_assignment_info"  # since 1.24
+# y = Relu(x) of one float, opset 13, as protobuf: does a provider take anything at all?
+TINY = bytes.fromhex(
+    "08073a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08"
+    "080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"
+)
+
+
+def named(options: Mapping[str, Any]) -> list[str]:
+    """The names of the providers that are asked for, the CPU's if none is."""
+    if plugin := str(options.get("ep", "")):
+        return [plugin if plugin.endswith(SUFFIX) else f"{plugin}{SUFFIX}"]
+    return str(options.get("providers", CPU)).split("+")
+
+
+def is_plain(options: Mapping[str, Any]) -> bool:
+    """Is the CPU's provider alone asked for?"""
+    return named(options) == [CPU]
+
+
+def devices(options: Mapping[str, Any]) -> list[Device]:
+    """What is known of each provider."""
+    return [of_provider(name) for name in named(options)]
+
+
+def precision(options: Mapping[str, Any]) -> str:
+    """The coarsest that the first provider may compute in, by its options and their defaults."""
+    first = devices(options)[0]
+    lower = [claim for key, (default, claim) in first.lowers.items() if str(options.get(key, default)) == "1"]
+    return max(map(Precision, (first.precision, *lower)), key=Precision.roundoff)
+
+
+def switches(options: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+    """What the providers do that may make a difference."""
+    return {name: changed for device in devices(options) for name, changed in device.switches.items()}
+
+
+def exact(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options that lower the precision, turned off."""
+    return {key: "0" for device in devices(options) for key, (default, _) in device.lowers.items()
+            if str(options.get(key, default)) == "1"}  # fmt: skip
+
+
+def caveat(options: Mapping[str, Any]) -> str:
+    """A precision below float32 that nobody asked for; what computes in the device's place."""
+    first = devices(options)[0]
+    by_default = {key: claim for key, (default, claim) in first.lowers.items() if key not in options and default == "1"}
+    said = [f"{first.name} computes in {claim} by its default; {first.name}:{key}=0 for float32"
+            for key, claim in by_default.items()]  # fmt: skip
+    if instead := first.emulated():
+        said.append(f"not the device: {instead} answers for {first.name}")
+    return "; ".join(said)
+
+
+def provider_options(options: Mapping[str, Any], own: frozenset[str]) -> dict[str, str]:
+    """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""
+    return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
+
+
+def prepared(options: Mapping[str, Any], settings: Any, own: frozenset[str]) -> list[Any] | None:
+    """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
+
+    Raises:
+        BackendError: a provider is not in this build, or a library cannot be loaded.
+    """
+    import onnxruntime as ort
+
+    for device in devices(options):
+        device.prepare()
+    given = provider_options(options, own)
+    if "ep" in options:
+        settings.add_provider_for_devices(_plugged_in(options), given)
+        return None
+    names, available = named(options), ort.get_available_providers()
+    if missing := [name for name in names if name not in available]:
+        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {', '.join(available)}")
+    if any(name.startswith(("CUDA", "Tensorrt")) for name in names) and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls(directory="")  # CUDA's libraries that pip installed
+    return [(names[0], given), *names[1:]] if given else list(names)
+
+
+def require(options: Mapping[str, Any], session: Any) -> None:
+    """The provider that was asked for is in the session.
+
+    Raises:
+        BackendError: onnxruntime left it out, and why as far as its library says so.
+    """
+    first = named(options)[0]
+    if "ep" not in options and first not in session.get_providers():
+        raise BackendError(f"{first} cannot be used here: {_why_not(first)}", _lacks(first))
+
+
+def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | None) -> str:
+    """Why a provider takes no model at all, not even one ReLU; "" if it takes that."""
+    import onnxruntime as ort
+
+    try:
+        session = ort.InferenceSession(TINY, settings, providers=providers, enable_fallback=0)
+        require(options, session)
+    except Exception as e:  # noqa: BLE001 - whatever a provider raises
+        return " ".join(str(e).split())[-400:]
+    return ""
+
+
+def _why_not(provider: str) -> str:
+    """What the library of a provider says when it is loaded; "onnxruntime does not say why" where it loads."""
+    import onnxruntime as ort
+
+    stem = provider.removesuffix(SUFFIX).lower()
+    for file in sorted(Path(ort.__file__).parent.joinpath("capi").glob(f"*onnxruntime_providers_{stem}.*")):
+        try:
+            for name in (file.with_name(file.name.replace(stem, "shared")), file):
+                load_library(name)
+        except OSError as e:
+            return str(e)
+    return "onnxruntime does not say why"
+
+
+def _lacks(provider: str) -> str:
+    return of_provider(provider).missing() or "subcut doctor"
+
+
+def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
+    """The devices of a plug-in, whose library is registered.
+
+    Raises:
+        BackendError: there is no such library, or it sees no device.
+    """
+    import onnxruntime as ort
+
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise BackendError(f"onnxruntime {ort.__version__} takes no plug-ins", "1.23 and later do")
+    library = str(options.get("library", ""))
+    place, module = _library(library)
+    name = str(module.get_ep_name()) if module and hasattr(module, "get_ep_name") else named(options)[0]
+    found = [device for device in ort.get_ep_devices() if device.ep_name == name]
+    if not found:
+        try:
+            ort.register_execution_provider_library(name, place)
+        except Exception as e:
+            raise BackendError(f"onnxruntime cannot load the provider {library}: {e}", "library=MODULE or FILE") from e
+        found = [device for device in ort.get_ep_devices() if device.ep_name == name]
+    if not found:
+        raise BackendError(f"the provider {name} of {library} sees no device on this machine")
+    return found
+
+
+def _library(library: str) -> tuple[str, ModuleType | None]:
+    """(file, module) of a plug-in that is named by a module or a file.
+
+    Raises:
+        BackendError: there is none.
+    """
+    if Path(library).is_file():
+        return str(Path(library).resolve()), None
+    try:
+        module = import_module(library) if library else None
+        place = str(module.get_library_path()) if module else ""
+    except (ImportError, AttributeError, ValueError) as e:
+        raise BackendError(
+            f"no library of a provider: {library}: {e}", "library=MODULE (pip install it) or FILE"
+        ) from e
+    if not place:
+        raise BackendError("ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn")
+    return place, module

@@ -1,0 +1,56 @@
+"""What hardware this machine shows, as far as files and programs tell; libraries of its drivers."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+NVIDIA = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL
+CARDS, RENDERERS, ACCELERATORS = Path("/sys/class/drm"), Path("/dev/dri"), Path("/dev/accel")
+INTEL = "0x8086"  # as PCI numbers it
+
+
+def no_nvidia_gpu() -> str:
+    """What lacks where there is no NVIDIA GPU with its driver."""
+    there = any(Path(file).exists() for file in NVIDIA) or shutil.which("nvidia-smi")
+    return "" if there else "needs an NVIDIA GPU and its driver: none is seen on this machine"
+
+
+def no_gpu_of(maker: str, vendor: str) -> str:
+    """What lacks on a Linux machine without a GPU of this maker; elsewhere nothing is known."""
+    seen = {file.read_text(encoding="ascii").strip() for file in CARDS.glob("card*/device/vendor")}
+    return "" if vendor in seen or sys.platform != "linux" else f"needs a GPU of {maker}: none is seen on this machine"
+
+
+def no_npu_of(maker: str) -> str:
+    """What lacks on a Linux machine without an NPU; elsewhere nothing is known."""
+    known = sys.platform == "linux" and not ACCELERATORS.is_dir()
+    return f"needs an NPU of {maker} and its driver: none is seen on this machine" if known else ""
+
+
+def has_gpu() -> bool:
+    """Does this machine show a GPU of any maker? True where that is not known."""
+    return sys.platform != "linux" or any(RENDERERS.glob("renderD*")) or not no_nvidia_gpu()
+
+
+def is_x86() -> bool:
+    """Is this processor one of Intel's or AMD's?"""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def load_library(file: Path) -> None:
+    """Load a shared library so that others find it by its name, and its symbols.
+
+    Raises:
+        OSError: it cannot be loaded; says what it lacks.
+    """
+    ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
+
+
+def not_on(system: str, what: str) -> str:
+    """What lacks where this is another system: `Windows`, `Darwin`."""
+    shown = {"Darwin": "macOS"}.get(system, system)
+    return "" if platform.system() == system else f"is for {shown} alone: {what} is a part of it"

@@ -1,0 +1,130 @@
+"""Names of devices: candidates with a package, a provider and its options. Covers `runtime.devices`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import BackendError, UnknownName, UsageError
+from subgraph.precision import Precision
+from subgraph.runtime import devices
+from subgraph.runtime.backends import _ort_providers, ort
+from subgraph.runtime.candidate import parse
+from subgraph.runtime.worker_pool import installed
+from subgraph.system import hardware
+
+CUDA = {"providers": "CUDAExecutionProvider"}
+
+
+@pytest.mark.parametrize("name", devices.names())
+def test_each_name_is_a_candidate_whose_precision_is_known(name: str) -> None:
+    found, candidate = devices.device(name), parse(name)
+    assert candidate.device == name
+    assert candidate.package == found.package
+    assert found.precision in [*Precision], "a word of `Precision`"
+    assert all(claim in [*Precision] and default in "01" for default, claim in found.lowers.values())
+    if candidate.backend == "ort":
+        assert _ort_providers.devices(candidate.options)[0].name == name, "found again by its provider"
+
+
+def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package() -> None:
+    candidate = parse("cuda==1.30.0:use_tf32=0")
+    assert dict(candidate.options) == {**CUDA, "use_tf32": "0"}
+    environment = candidate.installation
+    assert environment and environment.requirements[:2] == ("onnxruntime-gpu==1.30.0", "numpy")
+    assert "nvidia-cudnn-cu13" in environment.requirements
+    assert candidate.identity("")["package"] == "onnxruntime-gpu"
+
+
+def test_another_build_of_onnxruntime_has_an_environment_of_its_own() -> None:
+    candidate = parse("onnxruntime-webgpu==1.27.0")
+    assert candidate.options == {"providers": "WebGpuExecutionProvider"}
+    assert candidate.installation and candidate.installation.requirements == ("onnxruntime-webgpu==1.27.0", "numpy")
+    named = parse("ort:package=onnxruntime-gpu,providers=CUDAExecutionProvider")
+    assert named.installation and named.installation.requirements[0] == "onnxruntime-gpu"
+    assert parse("ort").installation is None
+    with pytest.raises(UsageError, match="which provider of onnxruntime-new"):
+        parse("onnxruntime-new")
+    assert parse("onnxruntime-new:providers=NewExecutionProvider").package == "onnxruntime-new"
+    with pytest.raises(UsageError, match="mnn has no other builds"):
+        parse("mnn:package=onnxruntime-gpu")
+
+
+def test_an_environment_of_the_users_is_run_and_nothing_is_installed(tmp_path: Path) -> None:
+    candidate = parse(f"ort:python={sys.executable},threads=1")
+    assert candidate.python == sys.executable
+    assert dict(candidate.options) == {"threads": "1"}
+    assert installed(candidate) == Path(sys.executable)
+    assert candidate.identity("")["python"] == sys.executable
+    with pytest.raises(UsageError, match="no such file"):
+        parse(f"ort:python={tmp_path / 'none'}")
+
+
+def test_what_this_machine_lacks_is_said_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    with pytest.raises(BackendError, match="cuda needs an NVIDIA GPU"):
+        installed(parse("cuda"))
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName) as error:
+        parse("cudda")
+    assert "cuda" in error.value.nearest
+
+
+def test_tf32_is_the_default_of_cuda_and_can_be_turned_off() -> None:
+    assert ort.precision(CUDA) == "tf32"
+    assert ort.precision({**CUDA, "use_tf32": "0"}) == "fp32"
+    assert ort.exact(CUDA) == {**CUDA, "use_tf32": "0"}
+    assert ort.exact({**CUDA, "use_tf32": "0"}) == {**CUDA, "use_tf32": "0", "opt": "disable"}
+    assert ort.switches(CUDA)["TF32"] == {**CUDA, "use_tf32": "0"}
+    assert ort.caveat(CUDA) == "cuda computes in tf32 by its default; cuda:use_tf32=0 for float32"
+    assert ort.caveat({**CUDA, "use_tf32": "1"}) == "", "asked for"
+    assert (ort.precision({}), ort.caveat({}), "TF32" in ort.switches({})) == ("fp32", "", False)
+
+
+def test_an_emulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = parse("qnn-htp").options
+    monkeypatch.setattr(hardware, "is_x86", lambda: True)
+    assert ort.caveat(asked) == "not the device: Qualcomm's x86 emulator answers for qnn-htp"
+    monkeypatch.setattr(hardware, "is_x86", lambda: False)
+    assert ort.caveat(asked) == ""
+
+
+def test_a_provider_that_onnxruntime_left_out_is_an_error_not_the_cpu() -> None:
+    class Session:
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    with pytest.raises(BackendError, match="CUDAExecutionProvider cannot be used here: onnxruntime does not say why"):
+        _ort_providers.require(CUDA, Session())
+    _ort_providers.require({}, Session())
+
+
+def test_the_smallest_model_tells_a_provider_that_cannot_be_used_from_a_model_that_it_refuses() -> None:
+    import onnxruntime
+
+    assert _ort_providers.unusable({}, onnxruntime.SessionOptions(), ["CPUExecutionProvider"]) == ""
+    said = _ort_providers.unusable({}, onnxruntime.SessionOptions(), ["NoExecutionProvider"])
+    assert "NoExecutionProvider" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"ep": "QNN"}, "ep=NAME needs library"),
+        ({"ep": "QNN", "library": "no_such_module"}, "no library of a provider: no_such_module"),
+        ({"ep": "QNN", "library": __file__}, "onnxruntime cannot load the provider"),
+        ({"providers": "NoExecutionProvider"}, "has no provider NoExecutionProvider here"),
+    ],
+)
+def test_a_plug_in_that_is_not_there(options: dict[str, str], why: str, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=why):
+        ort.load(tmp_path / "m.onnx", options)
+
+
+def test_an_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="no option 'use_tf32'"):
+        ort.load(tmp_path / "m.onnx", {"use_tf32": "0"})

@@ -1,0 +1,60 @@
+"""What hardware a machine shows, with files in the place of its own. Covers `system.hardware`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from subgraph.system import hardware
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="what other systems show is not known")
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any device, in a folder."""
+    monkeypatch.setattr(hardware, "NVIDIA", (str(tmp_path / "nvidia"),))
+    monkeypatch.setattr(hardware, "CARDS", tmp_path / "drm")
+    monkeypatch.setattr(hardware, "RENDERERS", tmp_path / "dri")
+    monkeypatch.setattr(hardware, "ACCELERATORS", tmp_path / "accel")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    return tmp_path
+
+
+@linux
+def test_a_machine_without_devices_lacks_each(bare: Path) -> None:
+    assert hardware.no_nvidia_gpu() == "needs an NVIDIA GPU and its driver: none is seen on this machine"
+    assert hardware.no_gpu_of("Intel", hardware.INTEL) == "needs a GPU of Intel: none is seen on this machine"
+    assert hardware.no_npu_of("Intel").startswith("needs an NPU of Intel and its driver")
+    assert not hardware.has_gpu()
+
+
+@linux
+def test_a_machine_with_devices_lacks_none(bare: Path) -> None:
+    (bare / "nvidia").touch()
+    assert hardware.has_gpu()
+    (bare / "dri").mkdir()
+    (bare / "dri" / "renderD128").touch()
+    (bare / "accel").mkdir()
+    (bare / "drm" / "card0" / "device").mkdir(parents=True)
+    (bare / "drm" / "card0" / "device" / "vendor").write_text("0x8086\n")
+    assert hardware.no_nvidia_gpu() == ""
+    assert hardware.no_gpu_of("Intel", hardware.INTEL) == ""
+    assert hardware.no_gpu_of("AMD", "0x1002") == "needs a GPU of AMD: none is seen on this machine"
+    assert hardware.no_npu_of("Intel") == ""
+
+
+def test_another_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    assert hardware.not_on("Darwin", "CoreML") == "is for macOS alone: CoreML is a part of it"
+    assert hardware.not_on("Linux", "x") == ""
+    monkeypatch.setattr("platform.machine", lambda: "AMD64")
+    assert hardware.is_x86()
+
+
+def test_a_library_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "lib.so").write_text("no library")
+    with pytest.raises(OSError, match="lib"):
+        hardware.load_library(tmp_path / "lib.so")
