@@ -17,6 +17,7 @@ from typing import Any
 from subgraph.bodies.as_loop import save_as_loop
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing
+from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
@@ -342,6 +343,7 @@ class Trials(ReferenceModel):
             return replace(result.failure, stored=result.stored)
         expected = self._expected(region)
         judgements = tuple(j for k, records in enumerate(expected) for j in self._judged(region, result, records, k))
+        judgements += tuple(self._judged_as_batch(region, result, expected))
         status, signature, why = joined(judgements, every=region == self._whole)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
 
@@ -366,5 +368,22 @@ class Trials(ReferenceModel):
             # a file just written is still in memory: mapping it copies nothing
             value = result.tensors[k][name].value(mapped=not result.stored)
             half_step = other.half_step(name) if other else 0.0
-            context = OutputContext(name, self.precision, noise.of(name), name in self.graph.outputs, half_step)
+            samples, of_model = len(self.values.samples), name in self.graph.outputs
+            context = OutputContext(name, self.precision, noise.of(name), of_model, half_step, samples)
             yield judge(records[name].value(), value, self.rule, context, sample)
+
+    def _judged_as_batch(self, region: Region, result: RunResult, expected: Feeds) -> Iterator[Judgement]:
+        """Outputs of the model of a few numbers, all samples as one tensor: each element has a scale of its own. Only
+        what is not right there tells more than the samples alone."""
+        if self.criterion.partition(":")[0] != "noise":
+            return
+        for name in (n for n in region.outputs if n in self.graph.outputs):
+            made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
+            reference, candidate = batched([records[name].value() for records in expected]), batched(made)
+            if reference is None or candidate is None:
+                continue
+            noise = BatchNoise([self.noise(region, k).of(name) for k in range(len(expected))])
+            context = OutputContext(name, self.precision, noise, True, samples=len(expected))
+            found = judge(reference, candidate, self.rule, context)
+            if found.status is not Status.AGREE:
+                yield of_sample(found, expected[0][name].shapes[0], self.values.labels)

@@ -35,6 +35,9 @@ from subgraph.text import clean, count
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status
 
+MIN_ELEMENTS = 4  # of a slice; fewer have no scale of their own
+FEW = 100  # numbers that are judged together: of so many or more, one says little
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -108,6 +111,7 @@ class OutputContext:
         noise: None if no reference can be run (recordings of an unknown model, for example).
         is_model_output: does the tensor leave the model? Its values must be of use, whatever the precision.
         half_step: how far the candidate's type moves a value if it is the one that the operator must have.
+        samples: of how many samples there are such outputs.
     """
 
     name: str
@@ -115,6 +119,7 @@ class OutputContext:
     noise: Noise | None = None
     is_model_output: bool = False
     half_step: float = 0.0
+    samples: int = 1
 
 
 @dataclass(frozen=True)

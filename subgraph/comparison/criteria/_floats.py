@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from subgraph.comparison import STEPS
-from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fail
+from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, OutputContext, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
@@ -37,6 +37,7 @@ QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements be
 MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
 CLEAR = 1e-5  # of a slice's scale: healthy kernels are within, also where the noise is not known
+ALONE = 0.5  # of an element's own value, and of the cap: farther off, one element alone may be wrong
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
@@ -316,12 +317,41 @@ class Floats:
         if not self.must_be_of_use and scale and error > MAX_USEFUL_NOISE * scale:
             relation = "; rounding alone moves it by {noise}, which would hide any bug"
             return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
+        if doubt := self.doubtful_element():
+            return self.ruling(Status.UNRESOLVED, "", 0, doubt, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
         finer = STEPS if self.stepped else "agrees" if self.claim is self.model_precision else "precision"
         label = finer if error > FLOOR * scale else "agrees"
         relation = BESIDE_NOISE if drawn else "; limit {}"
+        if label != "agrees" and self.judged_together and self.pair.size < FEW:
+            relation += f"; {self.numbers} were judged together, more samples tell more"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
+
+    @property
+    def judged_together(self) -> bool:
+        """Are the numbers of a model's output judged in low precision by one scale, since each of them is the only one
+        of its kind?"""
+        alone = self.context.is_model_output and not self.slices.axes and self.context.samples < MIN_ELEMENTS
+        return alone and self.limited_as is not FP32 and self.pair.kind == "float"
+
+    @property
+    def numbers(self) -> str:
+        """`6 numbers of one sample`."""
+        return f"{count(self.pair.size, 'number')} of {'one sample' if self.context.samples == 1 else 'few samples'}"
+
+    def doubtful_element(self) -> str:
+        """What is said of an element that may be wrong though all of them together are not; "" where there is none."""
+        if not self.judged_together:
+            return ""
+        own = self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
+        doubtful = (self.difference > ALONE * own) & (self.difference > ALONE * self.usable_limits[0])
+        if not doubtful.any():
+            return ""
+        place = int(np.argmax(np.where(doubtful, self.difference, 0.0)))
+        error, size = (_number(float(values[place]), 2) for values in (self.difference, own))
+        off = f"element {place}, {size} in size, is off by {error}"
+        return f"; {self.numbers}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding does that"
 
     def amplifies(self, noise: Array) -> bool:
         """Does one step move the whole farther than its values may be off?"""

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from subgraph.comparison.criteria import MIN_ELEMENTS
 from subgraph.types import Array
 
-MIN_ELEMENTS = 4  # of a slice; fewer have no scale of their own
 SUM = 1e-3  # so far from 1 a distribution may sum up
 
 

@@ -497,6 +497,46 @@ def _check_injected_errors(region: CapturedRegion) -> None:
         assert region.judge(blank).signature is Signature.NAN
 
 
+JOINTS = f32([[1, 0.6, 0.5, 0.4, 0.3, 0.15]])
+
+
+@pytest.mark.parametrize(("off", "status"), [(0.15, Status.UNRESOLVED), (0.07, AGREE), (0.0, AGREE)])
+def test_the_scale_of_others_excuses_no_number_that_may_be_wrong(off: float, status: Status) -> None:
+    """It was right within int8 rounding: 15 % of the largest value."""
+    noise = FakeNoise([JOINTS + 0.1, JOINTS - 0.1])
+    found = judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8, output=True)
+    assert found.status is status and (("6 numbers of one sample" in found.why) == bool(off)), found
+    assert judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8).status is AGREE, "inside"
+
+
+@pytest.mark.parametrize(
+    ("off", "status"), [(0.0, AGREE), (0.01, AGREE), (0.1, AGREE), (0.4, Status.UNRESOLVED), (0.9, FAIL)]
+)
+def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(off: float, status: Status) -> None:
+    """A step moves the first two by 6 % of their size, the others by 28 %, which is beyond use."""
+    y = normal(4, 16)
+    y /= np.abs(y).max()
+    moved = y.copy()
+    moved[0, 0] += np.float32(0.06 if off < 0.3 else 0.28)
+    noise, wrong = FakeNoise([moved] * 8, own_steps=True, steps=True), y.copy()
+    wrong[0, 0] += np.float32(off)
+    found = judged(y, wrong, noise, output=True)
+    assert found.status is status, found
+    if status is Status.UNRESOLVED:
+        assert found.label == "steps" and "one quantization step" in found.why
+
+
+def test_steps_may_be_off_by_one_anywhere_and_by_more_where_perturbed_runs_show_it() -> None:
+    codes, far = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+    far[:2] = 2
+    calm, wild = (FakeNoise([codes + k], own_steps=True, steps=True, op="QuantizeLinear") for k in (far * 0, far))
+    assert judged(codes, codes + 1, calm).status is AGREE
+    assert judged(codes, codes + far, calm).status is FAIL
+    assert judged(codes, codes + far, wild).status is AGREE
+    assert judged(codes, codes + far * 3, wild).status is FAIL
+    assert judged(codes, codes + 2, wild).status is FAIL
+
+
 QUANTIZED = """g (float[1,64] x) => (float[1,32] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, s, z) a = MatMul(d, v)
     p = QuantizeLinear(a, t, z) y = DequantizeLinear(p, t, z) }"""
