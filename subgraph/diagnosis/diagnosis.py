@@ -30,6 +30,7 @@ from subgraph.precision import Precision
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
+from subgraph.trials import computed_by
 from subgraph.trials.pieces import APPROXIMATED, by_rounding_alone
 from subgraph.trials.session import with_candidate
 from subgraph.trials.similar_outputs import WrongOutput
@@ -74,6 +75,8 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if Fact.FITS in facts:
         evidence += _each_alone(trials, region, withheld)
     evidence += _second(trials, region, verdict, withheld)
+    if who := computed_by.sentence(trials, region):
+        evidence.append(Evidence("provider", who))
     if trials.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
     if verdict.signature in NO_OUTPUTS:

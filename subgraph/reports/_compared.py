@@ -46,7 +46,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class TensorLine:
-    """A tensor. `cells`: one per column. `source`: of its node, where the model tells."""
+    """A tensor. `cells`: one per column. `source`: of its node, where the model tells.
+
+    `computed_by`: which of the runtime's providers computes it.
+    """
 
     index: int
     node: str
@@ -54,6 +57,7 @@ class TensorLine:
     tensor: str
     cells: Sequence[Compared]
     source: str = ""
+    computed_by: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -157,8 +161,9 @@ def _recorded(row: Document, document: Document) -> TensorLine:
 
 
 def _tensor(row: Document, cells: Sequence[Compared]) -> TensorLine:
-    source = row.get("source")
-    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, source_line(source) if source else "")
+    source, by = row.get("source"), row.get("computed_by") or ""
+    place = source_line(source) if source else ""
+    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, place, by)
 
 
 def _held(one: Document | None) -> Compared:

@@ -123,8 +123,11 @@ def _whole(whole: Document) -> list[str]:
 
 def compared_table(shown: View) -> list[str]:
     """A line per tensor, a column per way in which it was compared."""
-    rows = [("", "node", "op", "tensor", *shown.columns)]
-    rows += [(f"#{t.index}", t.node, t.op, t.tensor, *map(compared_cell, t.cells)) for t in shown.lines]
+    by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
+    rows = [("", "node", "op", "tensor", *shown.columns, *by)]
+    for t in shown.lines:
+        who = [t.computed_by or "-"] if by else []
+        rows.append((f"#{t.index}", t.node, t.op, t.tensor, *map(compared_cell, t.cells), *who))
     return aligned(rows)
 
 

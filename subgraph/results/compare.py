@@ -38,7 +38,10 @@ class NotJudged:
 
 @dataclass(frozen=True)
 class RowDocument:
-    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none."""
+    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
+
+    `computed_by`: which of the runtime's providers computes the node.
+    """
 
     index: int
     node: str
@@ -47,6 +50,7 @@ class RowDocument:
     in_place: Judgement | None
     alone: Judgement | NotJudged | None
     source: Source | None = absent()
+    computed_by: str | None = absent()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
-from subgraph.trials import pooled_runs
+from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.pieces import between_quantizers, by_rounding_alone, error_of, may_be_approximate, named
@@ -59,6 +59,7 @@ class ComparisonRow:
         in_place, alone: its worst judgement over all samples; None if it was not judged there.
         verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
         source: module and line of the user's code, where the model tells.
+        computed_by: which of the runtime's providers computes the node in the whole model; "" where it has one.
     """
 
     index: int
@@ -69,6 +70,7 @@ class ComparisonRow:
     alone: Judgement | None
     verdict: Verdict | None
     source: Source | None = None
+    computed_by: str = ""
 
     @property
     def failing(self) -> bool:
@@ -276,6 +278,7 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
         notes=tuple(filter(None, (changed, age(trials)))),
         forms=trials.forms,
     )
+    comparison = _with_providers(trials, comparison)
     bad = comparison.first_bad
     if bad is None:
         return comparison
@@ -288,6 +291,14 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
     if output is None:
         return comparison
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
+
+
+def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
+    """The comparison with who computes each node, and what a user must know of the candidate."""
+    found = computed_by.of_model(trials)
+    rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
+    notes = filter(None, (trials.about.caveat, computed_by.share(trials, found)))
+    return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
 
 
 def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
@@ -429,4 +440,6 @@ def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
 def _row_document(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
     why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process) if verdict else None
-    return RowDocument(row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source)
+    return RowDocument(
+        row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source, row.computed_by or None
+    )

@@ -23,6 +23,7 @@ Optional names of the module:
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
     PASSES                the option that turns passes of its optimiser off, `A+B`; with
     passes(model, options)    the names of those that change what it makes of a model
+    computed_by(model, options)   `NAME TENSOR`: what of several computes the node that makes this tensor first
     warm()                imports the runtime before the first model arrives
     tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
                           `model` among the options of `load` is the file; without this function, any of any model

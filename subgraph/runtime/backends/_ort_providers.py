@@ -13,12 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from subgraph.errors import BackendError
+from subgraph.graph import protobuf
 from subgraph.precision import Precision
 from subgraph.runtime.devices import Device, of_provider
 from subgraph.system.hardware import load_library
 
 CPU = "CPUExecutionProvider"
 SUFFIX = "ExecutionProvider"
+WEIGHTS = "session.model_external_initializers_file_folder_path"
 RECORD = "session.record_ep_graph_assignment_info"  # since 1.24
 # y = Relu(x) of one float, opset 13, as protobuf: does a provider take anything at all?
 TINY = bytes.fromhex(
@@ -121,6 +123,42 @@ def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | N
     except Exception as e:  # noqa: BLE001 - whatever a provider raises
         return " ".join(str(e).split())[-400:]
     return ""
+
+
+def assigned(model: Path, options: Mapping[str, Any], settings: Any, own: frozenset[str]) -> list[str]:
+    """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
+
+    What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).
+
+    Raises:
+        BackendError: as `prepared`. Whatever onnxruntime raises where it refuses the model.
+    """
+    import onnxruntime as ort
+
+    if not hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
+        return []
+    settings.add_session_config_entry(RECORD, "1")
+    settings.add_session_config_entry(WEIGHTS, str(model.parent.resolve()))
+    given, tensors = _named_nodes(model)
+    providers = prepared(options, settings, own)
+    session = ort.InferenceSession(given, settings, providers=providers, enable_fallback=0)
+    parts = session.get_provider_graph_assignment_info()
+    found = ((part.ep_name, tensors[node.name]) for part in parts for node in part.get_nodes() if node.name in tensors)
+    return [f"{name.removesuffix(SUFFIX)} {tensor}" for name, tensor in found]
+
+
+def _named_nodes(model: Path) -> tuple[str | bytes, dict[str, str]]:
+    """The model with a name for each node, and by name the first tensor that it makes.
+
+    A file that is too large to be parsed as a whole stays as it is: its nodes without a name are left out.
+    """
+    nodes = protobuf.read(model).model.graph.node
+    if len({node.name for node in nodes} - {""}) == len(nodes) or model.stat().st_size > protobuf.WALK_ABOVE:
+        return str(model), {node.name: node.output[0] for node in nodes if node.name}
+    whole = protobuf.protos().ModelProto.FromString(model.read_bytes())
+    for number, node in enumerate(whole.graph.node):
+        node.name = f"{number}"
+    return whole.SerializeToString(), {node.name: node.output[0] for node in whole.graph.node}
 
 
 def _why_not(provider: str) -> str:

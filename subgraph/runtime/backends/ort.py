@@ -130,6 +130,16 @@ def _providers() -> ModuleType:
     return import_module("subgraph.runtime.backends._ort_providers")
 
 
+def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
+    """Which provider computes each node, `CUDA NAME` with the first tensor that the node makes; empty on the CPU."""
+    if _on_cpu(options):
+        return []
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(4)
+    return list(_providers().assigned(model, options, _settings(options), OPTIONS))
+
+
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
     """The optimiser passes that change what onnxruntime makes of a model: without each alone it makes another graph.
 

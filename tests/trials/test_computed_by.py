@@ -1,0 +1,60 @@
+"""Who computed what: onnxruntime's own record, a line of a finding. Covers `trials.computed_by`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx.parser
+import onnxruntime
+import pytest
+
+from subgraph.graph.graph import load
+from subgraph.runtime.backends import _ort_providers, ort
+from subgraph.runtime.candidate import Candidate, parse
+from subgraph.trials import computed_by
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Two nodes, the second without a name."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] z) { y = Relu(x) z = Neg(y) }"""
+    path = tmp_path / "m.onnx"
+    made = onnx.parser.parse_model(text)
+    made.graph.node[0].name = "first"
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def trials_of(model: Path, candidate: Candidate) -> Any:
+    return SimpleNamespace(graph=load(model).prepare(), candidate=candidate, candidate_model=None, run_by_hand=None)
+
+
+def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name(model: Path) -> None:
+    settings = onnxruntime.SessionOptions()
+    found = _ort_providers.assigned(model, {"providers": "CPUExecutionProvider"}, settings, ort.OPTIONS)
+    assert sorted(found) == ["CPU y", "CPU z"]
+    assert ort.computed_by(model, {}) == [], "there is one provider: nothing is built to ask"
+
+
+def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_device(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = trials_of(model, parse("qnn-htp"))
+    assert computed_by.share(trials, {0: "QNN", 1: "CPU"}) == "1 of 2 nodes fall back to CPU"
+    assert computed_by.share(trials, {0: "QNN", 1: "QNN"}) == ""
+    region: Any = SimpleNamespace(nodes=(0, 1))
+    for found, says in [
+        ({0: "CPU", 1: "CPU"}, "computed by CPU: the fault is not that of qnn-htp"),
+        ({0: "QNN", 1: "QNN"}, "computed by QNN"),
+        ({0: "QNN", 1: "CPU"}, "computed: first by QNN; #1 by CPU"),
+        ({1: "CPU"}, "computed: #1 by CPU"),
+        ({}, ""),
+    ]:
+        monkeypatch.setattr(computed_by, "of_region", lambda *_, found=found: found)
+        assert computed_by.sentence(trials, region) == says
+
+
+def test_one_who_cannot_say_is_not_asked(model: Path) -> None:
+    assert computed_by.of_model(trials_of(model, parse("opencv"))) == {}
