@@ -77,7 +77,8 @@ class Noise(Protocol):
         """The op type of the node that makes the output."""
 
     def coarsest_type(self) -> str:
-        """The float type with the largest unit roundoff in the region: float64, float32, float16 or bfloat16."""
+        """The float type with the largest unit roundoff among the output and what it depends on in the region: float64,
+        float32, float16 or bfloat16."""
 
     def behind_choice(self) -> bool:
         """Does the output depend, within the region, on indices, booleans or a choice by them?"""

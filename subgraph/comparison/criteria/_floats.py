@@ -14,6 +14,7 @@ from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, OutputContext
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
+from subgraph.comparison.precision import FLOATS
 from subgraph.errors import ModelError
 from subgraph.precision import Precision
 from subgraph.text import count
@@ -65,8 +66,8 @@ class Floats:
 
     @cached_property
     def model_precision(self) -> Precision:
-        """The coarsest of the region's own float types: a correct run of a float16 model has float16's rounding errors,
-        though the candidate computes in fp32.
+        """The coarsest of the float types that it depends on: a correct run of a float16 model has float16's rounding
+        errors, though the candidate computes in fp32.
         """
         noise = self.context.noise
         return Precision.of_type(noise.coarsest_type() if noise else self.pair.reference.dtype.name)
@@ -149,8 +150,10 @@ class Floats:
 
     @cached_property
     def last_rounding(self) -> Array:
-        """eps·S + q: what rounding the output itself does, per slice."""
-        return np.asarray(self.claim.eps * self.scales + self.step)
+        """eps·S + q: what rounding the output itself does, per slice. What a narrower type before it does, perturbed
+        runs show."""
+        own = self.pair.reference.dtype.name if self.context.noise else self.model_precision.dtype
+        return np.asarray(max(self.context.claim.eps, FLOATS.get(own, FP32.eps)) * self.scales + self.step)
 
     def explained_limits(self, noise: Array) -> Array:
         """The largest error of each slice that rounding explains, where it moves the slices by `noise`."""

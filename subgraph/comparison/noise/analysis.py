@@ -7,7 +7,7 @@ another rule. Nothing is run: the element types follow from inputs, weights and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -72,7 +72,7 @@ class RoundingSites:
         behind_choice, behind_steps: tensors that depend on a choice, on rounding to steps.
         quantized: `quantizers` and those that depend on them.
         value_shaped: tensors whose shape depends on values.
-        coarsest: the float type with the largest unit roundoff among all tensors.
+        coarsest: of each tensor the float type with the largest unit roundoff among all that it depends on.
     """
 
     order: tuple[int, ...]
@@ -86,7 +86,7 @@ class RoundingSites:
     behind_steps: set[str] = field(default_factory=set)
     quantized: set[str] = field(default_factory=set)
     value_shaped: set[str] = field(default_factory=set)
-    coarsest: str = "float64"
+    coarsest: dict[str, str] = field(default_factory=dict)
 
 
 def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Record]) -> RoundingSites:
@@ -120,7 +120,7 @@ def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Reco
                 converted += outputs
     sites.rounded, sites.converted, sites.quantizers = tuple(rounded), tuple(converted), tuple(quantizers)
     sites.exact_reads = frozenset((i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes))
-    sites.coarsest = coarsest((*_float_types(graph, region, order), *(r.dtype for r in records.values())))
+    sites.coarsest = _coarsest_types(graph, region, order, records)
     return sites
 
 
@@ -204,15 +204,24 @@ def _exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
     return parameter_positions(graph.nodes[i])
 
 
-def _float_types(graph: Graph, region: Region, order: Iterable[int]) -> Iterator[str]:
-    """Element types of weights, Constants and results of casts."""
-    numbers = [graph.weights[n].data_type for n in region.weights if n in graph.weights]
+def _coarsest_types(
+    graph: Graph, region: Region, order: Iterable[int], records: Mapping[str, Record]
+) -> dict[str, str]:
+    """Of each tensor the float type with the largest unit roundoff among itself and all that it depends on; what a Cast
+    rounds says nothing of tensors elsewhere."""
+    numbers = {n: graph.weights[n].data_type for n in region.weights if n in graph.weights}
+    types = {n: dtypes.TYPES[t][0] for n, t in numbers.items() if t in dtypes.TYPES}
+    types |= {n: record.dtype for n, record in records.items() if n in region.inputs}
     for i in order:
+        node, own = graph.nodes[i], list[int]()
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
-            numbers += [a.t.data_type for a in graph.nodes[i].attribute if a.name == "value"]
+            own = [a.t.data_type for a in node.attribute if a.name == "value"]
         elif graph.ops[i] == "Cast":
-            numbers.append(attribute(graph.nodes[i], "to", 0))
-    return (dtypes.TYPES[n][0] for n in numbers if n in dtypes.TYPES)
+            own = [attribute(node, "to", 0)]
+        read = [types[n] for n in graph.reads[i] if n in types]
+        found = coarsest((*read, *(dtypes.TYPES[t][0] for t in own if t in dtypes.TYPES)))
+        types.update((n, coarsest((found, records[n].dtype)) if n in records else found) for n in graph.makes[i])
+    return types
 
 
 # ---------------------------------------------------------------------------------------- single nodes

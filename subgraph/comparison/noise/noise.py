@@ -178,7 +178,7 @@ class OutputNoise(Noise):
         return self.region.graph.ops[self.region.graph.maker[self.output]]
 
     def coarsest_type(self) -> str:
-        return self.region.sampler.sites.coarsest
+        return self.region.sampler.sites.coarsest[self.output]
 
     def behind_choice(self) -> bool:
         return self.output in self.region.sampler.sites.behind_choice

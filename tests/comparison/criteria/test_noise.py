@@ -497,6 +497,20 @@ def _check_injected_errors(region: CapturedRegion) -> None:
         assert region.judge(blank).signature is Signature.NAN
 
 
+def test_a_cast_to_float16_excuses_nothing_of_what_is_not_behind_it(make: Make) -> None:
+    """All of the region was judged as float16: an error of 1e-3 agreed."""
+    text = """g (float[4,64] x) => (float[4,64] y, float[4,8] z) {
+        y = Mul (x, x) h = Cast <to = 10> (x) f = Cast <to = 1> (h) z = MatMul (f, w) }"""
+    region = make(text, {"x": normal(4, 64)}, w=normal(64, 8))
+    for name, noise in (("y", 1e-6), ("z", 2e-4)):
+        right = region.reference(name)
+        off = np.abs(right).max() * normal(*right.shape)
+        assert region.judge(right + off * np.float32(1e-2), name, options="floor=1e-5").status is FAIL
+        assert region.judge(right + off * np.float32(noise / 2), name, options="floor=1e-5").status is AGREE
+    y = region.reference("y")
+    assert region.judge(y * np.float32(1.001), "y", options="floor=1e-5").status is FAIL
+
+
 JOINTS = f32([[1, 0.6, 0.5, 0.4, 0.3, 0.15]])
 
 
