@@ -7,15 +7,16 @@ from subgraph.trials.pieces import APPROXIMATED, by_rounding_alone, error_of, na
 from subgraph.verdict import Status
 
 
-def approximate_kernels(oracle: NodeOracle) -> str:
-    """As `named`. At most a run per item; what is never approximated comes first, and ends it where it is off."""
+def approximate_kernels(oracle: NodeOracle, most: float) -> str:
+    """As `named`. At most a run per item, and no more than `most` of the search's; what is never approximated comes
+    first, and ends it where it is off."""
     trials, graph = oracle.trials, oracle.trials.graph
     ops = [{graph.ops[i] for i in group} for group in oracle.groups]
     items = sorted(range(len(ops)), key=lambda k: bool(ops[k] & APPROXIMATED))
     regions = [oracle.region([k]) for k in items]
     off: list[tuple[set[str], float]] = []
     unseen = 0
-    for k, region, result in zip(items, regions, results(trials, regions), strict=True):
+    for k, region, result in zip(items, regions, results(trials, regions, most), strict=True):
         if result is None:
             unseen += 1
             continue

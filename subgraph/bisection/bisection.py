@@ -48,7 +48,7 @@ from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, S
 from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
-from subgraph.trials.pieces import between_quantizers, may_be_approximate
+from subgraph.trials.pieces import allows_approximations, between_quantizers, is_approximate
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
@@ -131,6 +131,7 @@ class Bisection:
         self._oracle: NodeOracle | None = None
         self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
+        self._looks = 0  # runs of nodes alone between the two
         self._inner = InnerRuns(None)
         self._criterion, self._pieces, self._pieces_note = options.setup.criterion, "", ""
 
@@ -230,7 +231,7 @@ class Bisection:
     def _search_in(self, scope: Sequence[int] | None) -> Steps[Findings]:
         """The search among some items; None: among all."""
         self.oracle.hints = self.options.hints
-        limits = self.options.limits.after(self._before.total(), self._seconds)
+        limits = self.options.limits.after(self._before.total() + self._looks, self._seconds)
         return search_stretches(self.oracle, replace(limits, within=scope))
 
     @property
@@ -248,13 +249,19 @@ class Bisection:
         """The findings, or where the whole does not decide, those of a search among its pieces: by rounding alone,
         where it agrees within what approximate kernels may do and others than these are off; between two quantizers,
         where one step moves the whole beyond use."""
-        trials = self.oracle.trials
+        trials, limits = self.oracle.trials, self.options.limits
         if findings.outcome is Outcome.UNRESOLVED and not (findings.stopped or self.options.within):
             return (yield from self._looked_between_quantizers(findings))
-        if findings.outcome is not Outcome.AGREE or not may_be_approximate(trials):
+        asked = [trials.whole(), *([trials.whole(trials.tensors())] if limits.inside else [])]
+        scope = _scope(self.oracle, self.options.within)
+        asked += [self.oracle.region(scope)] if scope else []
+        agrees = findings.outcome is Outcome.AGREE and allows_approximations(trials)
+        if not agrees or not any(is_approximate(trials, region) for region in asked):
             return findings
         log.info("the error is beyond rounding: looking at each node alone")
-        self._pieces = approximate_kernels(self.oracle)
+        before, most = trials.extra_runs, limits.after(findings.counts.total()).max_trials
+        self._pieces = approximate_kernels(self.oracle, math.inf if most is None else most)
+        self._looks = trials.extra_runs - before
         if self._pieces:
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")

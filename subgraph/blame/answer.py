@@ -71,7 +71,8 @@ def _head(found: BlameDocument) -> str:
     """Who is wrong, where, and how."""
     who = f"{clean(found.runtime)} {clean(found.version)}".strip()
     if not found.exit_code:
-        return f"**{who} agrees on {code(clean(found.model))}**"
+        within = f" {found.pieces}" if found.pieces else ""
+        return f"**{who} agrees on {code(clean(found.model))}{within}**"
     if found.exit_code == UNKNOWN:
         return f"**It is not known whether {who} is right on {code(clean(found.model))}**: {clean(found.why)}"
     names = [code(clean(name)) for name in found.region[:MAX_NODES]]

@@ -54,6 +54,7 @@ def explain(
             runtime=runtime,
             version=version,
             outcome=search.outcome,
+            pieces=search.pieces,
             region=region,
             ops=ops,
             whole=blame.region == trials.whole(),

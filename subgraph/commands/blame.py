@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,11 +138,12 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
 
     found = log_steps(bisection)
     trials = bisection.oracle.trials
+    setup = replace(bisection.options.setup, criterion=bisection.result.criterion)  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.whole()
-    blame = Blame(trials, region, bisection.options.setup)
+    blame = Blame(trials, region, setup)
     if finding and not blame.is_wrong:  # alone it is right: then the whole is asked
-        blame = Blame(trials, trials.whole(), bisection.options.setup)
+        blame = Blame(trials, trials.whole(), setup)
     log.info("%s", found.text.split("\n")[0])
     document = explain(blame, bisection.result, finding, asked, command_line())
     return Result(to_json(document), summary(document), document.exit_code)

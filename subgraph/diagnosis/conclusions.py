@@ -104,6 +104,7 @@ CONCLUSIONS = (
     ((Fact.BEYOND,), "a bug, unless the reference is wrong: rounding does not explain it"),
     ((Fact.REFERENCE,), "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
 )
+QUOTED = (Fact.INPUT, Fact.EXPORT, Fact.ALIKE, Fact.APPROXIMATE, Fact.SOMEWHERE)  # in the order of conclusions
 UNKNOWN = "not known: no evidence decides it"
 
 
@@ -113,13 +114,6 @@ def conclude(evidence: Sequence[Evidence]) -> str:
     explains = max((e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None)
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed)), UNKNOWN)
     quoted = {e.fact: e.quoted for e in reversed(evidence)}
-    what = next(
-        (
-            quoted[fact]
-            for fact in (Fact.INPUT, Fact.EXPORT, Fact.ALIKE, Fact.APPROXIMATE, Fact.SOMEWHERE)
-            if fact in quoted
-        ),
-        "",
-    )
+    what = next((quoted[fact] for fact in QUOTED if fact in quoted), "")
     passes = f" ({quoted[Fact.PASS]})" if Fact.PASS in quoted else ""
     return conclusion.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)

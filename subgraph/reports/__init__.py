@@ -201,7 +201,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         return "wrong, but not in the region that was asked about"
     if not findings:
         return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
-    masked = "outputs agree, the inside does not: " if document["whole"]["status"] == "agree" else ""
+    is_known = any(f["kind"] != "unresolved" for f in findings)
+    masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] == "agree" else ""
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})

@@ -72,6 +72,7 @@ class BlameDocument:
 
     Attributes:
         region: labels of its nodes. whole: it is the whole model, of which no smaller region was found.
+        pieces: where the whole does not decide: within what its pieces agree.
         signature, why: how it is wrong: mismatch, refused, crash ….
         kernels: without any optimisation it is as wrong; None where that is not known.
         passes: minimal sets of names of passes, each of which cures the region. switches: names of options that do.
@@ -106,3 +107,4 @@ class BlameDocument:
     installs: int
     seconds: float
     command: str
+    pieces: str | None = absent()

@@ -8,13 +8,14 @@ undisturbed run.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.comparison import ROUNDING_ALONE
+from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
@@ -34,7 +35,15 @@ from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
-from subgraph.trials.pieces import between_quantizers, by_rounding_alone, error_of, may_be_approximate, named
+from subgraph.trials.pieces import (
+    allows_approximations,
+    between_quantizers,
+    by_rounding_alone,
+    error_of,
+    is_approximate,
+    may_be_approximate,
+    named,
+)
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
@@ -45,6 +54,10 @@ from subgraph.verdict import NOTHING, Judgement, Status, Verdict, gravity
 log = logging.getLogger("subcut")
 
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
+NOT_LOOKED = (
+    "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
+    "which of the two it is the nodes alone tell: compare all of them"
+)
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -158,6 +171,8 @@ class Comparison:
             return f"right {self.pieces}"
         if whole is Status.UNRESOLVED:
             unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
+            if self.whole.why == NOT_LOOKED:
+                return f"unresolved: {NOT_LOOKED}"
             return _unresolved(list(dict.fromkeys(unknown)))
         if not seen.inner:
             return "right: outputs agree; intermediate tensors were not checked"
@@ -230,20 +245,33 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
     found = _compared(trials, at, jobs, fail_fast)
-    if at or found.stopped:
-        return found
-    if between := between_quantizers(trials):
+    if not at and not found.stopped and (between := between_quantizers(trials)):
         labels = [trials.graph.label(region.nodes[-1]) for region in between.off]
         return replace(found, pieces=between.says, off=", ".join(map(clean, labels)))
-    if not may_be_approximate(trials):
+    if found.stopped or found.whole.status is not Status.AGREE or not allows_approximations(trials):
         return found
+    off = list(_approximate(trials, found.rows))
+    unseen = {row.index for row in found.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
+    kernels = named(off, len(unseen))
+    excused, settled = not found.first_bad and (kernels or not off), not may_be_approximate(trials)
+    if settled and (excused or not off):
+        return replace(found, pieces=kernels)
+    if excused and at:
+        return replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NOT_LOOKED))
+    if excused and off:
+        return replace(found, pieces=kernels)
     with by_rounding_alone(trials):
         exact = _compared(trials, at, jobs, fail_fast)  # what has run is stored
-    off = [((row.op,), error_of(row.alone)) for row in exact.rows if row.alone and row.alone.status is Status.FAIL]
-    unseen = {row.index for row in exact.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
-    if kernels := named(off, len(unseen)):
-        return replace(found, pieces=kernels)
     return replace(exact, notes=(*exact.notes, f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"))
+
+
+def _approximate(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[tuple[tuple[str], float]]:
+    """The operators and errors of nodes that agree alone, but not by rounding alone."""
+    for i, of_node in itertools.groupby(rows, key=lambda row: row.index):
+        judged = list(of_node)
+        error, region = max(error_of(row.alone) for row in judged), _node_region(trials, i, [r.tensor for r in judged])
+        if error > MIN_REL_TOL and region and is_approximate(trials, region):
+            yield (judged[0].op,), error
 
 
 def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> Comparison:

@@ -11,6 +11,7 @@ step.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -37,13 +38,16 @@ APPROXIMATED = frozenset(
 MAX_SECONDS, MAX_WHOLE = 60.0, 10  # that looking takes: the longer of a time, and of so many runs of the whole
 
 
-def results(trials: Trials, regions: Iterable[Region]) -> Iterator[RunResult | None]:
-    """What the candidate makes of each region alone; None where it was not asked, for want of time, say."""
+def results(trials: Trials, regions: Iterable[Region], most: float = math.inf) -> Iterator[RunResult | None]:
+    """What the candidate makes of each region alone; None where it was not asked: for want of time, or because `most`
+    new runs were made."""
     whole = trials.verdict(trials.whole())
     end = time.monotonic() + max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
+    most += trials.extra_runs
     for region in regions:
         try:
-            yield None if time.monotonic() > end else trials.run_extra(region)
+            over = time.monotonic() > end or trials.extra_runs >= most
+            yield None if over else trials.run_extra(region)
         except (ModelError, OutOfTime):
             yield None
 
@@ -53,14 +57,21 @@ def results(trials: Trials, regions: Iterable[Region]) -> Iterator[RunResult | N
 
 def may_be_approximate(trials: Trials) -> bool:
     """Does the whole agree in fp32 only because of what approximate kernels may do?"""
-    if trials.criterion != USUAL or trials.precision is not Precision.FP32 or trials.run_by_hand:
-        return False
-    whole = trials.whole()
-    result = trials.run(whole)
-    if trials.verdict_of(whole, result).status is not Status.AGREE:
+    return allows_approximations(trials) and is_approximate(trials, trials.whole())
+
+
+def allows_approximations(trials: Trials) -> bool:
+    """Does the criterion allow fp32 more than rounding?"""
+    return trials.criterion == USUAL and trials.precision is Precision.FP32 and not trials.run_by_hand
+
+
+def is_approximate(trials: Trials, region: Region) -> bool:
+    """Does a region agree, but not by rounding alone?"""
+    result = trials.run(region)
+    if trials.verdict_of(region, result).status is not Status.AGREE:
         return False
     with by_rounding_alone(trials):
-        return trials.verdict_of(whole, result).status is Status.FAIL
+        return trials.verdict_of(region, result).status is Status.FAIL
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison import STEPS
+from subgraph.comparison import MIN_REL_TOL, STEPS
 from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, OutputContext, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
@@ -29,7 +29,6 @@ CAP = dict.fromkeys(Precision, 0.2) | {
     Precision.FP16: 0.1,
 }  # of a slice's scale: of use
 FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
-MIN_REL_TOL = 1e-6  # of the tensor's scale: no slice is held to less
 UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
 RUNS, JUMP_RUNS = 4, 8  # perturbed runs; behind a choice or steps
 EARLY_FAIL = 10.0  # times the limit: fails after one run
