@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from subgraph import plugins, project
 from subgraph.commands import Result
+from subgraph.runtime import devices
+from subgraph.runtime.devices import KIND
 from subgraph.text import clean
 
 
 def backends() -> Result:
-    """List the backends and the candidates of the project file."""
+    """List backends, devices and candidates of the project file."""
     settings = project.load()
-    rows = [{"name": n, "help": plugins.help_of("backends", n), "from": ""} for n in plugins.names("backends")]
+    kinds = [("backends", name) for name in plugins.names("backends")] + [(KIND, name) for name in devices.names()]
+    rows = [{"name": name, "help": plugins.help_of(kind, name), "from": ""} for kind, name in kinds]
     for name, table in settings.values.get("candidates", {}).items():
         words = [str(table[k]) for k in ("convert", "run", "spec") if k in table] if isinstance(table, dict) else []
         rows.append({"name": name, "help": " ; ".join(words), "from": str(settings.file)})

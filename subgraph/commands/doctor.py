@@ -13,6 +13,7 @@ from subgraph import plugins, project, system
 from subgraph.commands import Result
 from subgraph.documents import to_json
 from subgraph.errors import SubcutError
+from subgraph.runtime import candidate, devices
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
 from subgraph.text import clean
@@ -34,17 +35,20 @@ class BackendRow:
 def doctor() -> Result:
     """Say which backends work on this machine, and what the others lack.
 
-    Each backend is started in a process of its own; candidates of the project file are not run.
+    Each backend is started in a process of its own; devices and candidates of the project file are not run.
 
     Exit code 0: onnxruntime, which everything needs, works; 4: it does not.
     """
     with ThreadPoolExecutor(max_workers=2) as executor:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
-    rows += _project_candidates()
+    rows += [*map(_device, devices.names()), *_project_candidates()]
     own = versions()
+    runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
     width = max(len(clean(row.name)) for row in rows)
-    lines = [f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}"]
+    lines = [
+        f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}, {runtime}"
+    ]
     lines += [f"on this system: {text}" for text in WEAKER]
     lines += [f"{clean(r.name):<{width}}  {'ok' if r.usable else 'fails'}  {clean(r.says)}".rstrip() for r in rows]
     document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
@@ -63,10 +67,20 @@ def _start(name: str) -> BackendRow:
     return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
 
 
+def _device(name: str) -> BackendRow:
+    """What a device lacks here; nothing is installed, nor started."""
+    found, environment = devices.device(name), candidate.parse(name).installation
+    if lacks := found.missing():
+        return BackendRow(name, False, "", lacks)
+    package = environment.requirements[0] if environment else found.spec.partition(":")[0]
+    ready = environment is None or environment.is_ready
+    said = f"by {package}" if ready else f"{package} is installed when it is first used"
+    instead = found.emulated()
+    return BackendRow(name, True, "", f"{said}; {instead} answers for it" if instead else said)
+
+
 def _project_candidates() -> list[BackendRow]:
     """The candidates of the project file: do the programs exist that they name?"""
-    from subgraph.runtime import candidate
-
     try:
         settings = project.load()
     except SubcutError as e:

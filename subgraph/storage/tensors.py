@@ -8,13 +8,14 @@ of less than a byte), because `.npy` would lose the type. Arrays of strings are 
 from __future__ import annotations
 
 import re
+import sys
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from subgraph.errors import InputError
+from subgraph.errors import BackendError, InputError
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -144,13 +145,20 @@ def type_of(value: Value) -> str:
 
 
 def np_dtype(name: str) -> np.dtype[Any]:
-    """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects."""
+    """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects.
+
+    Raises:
+        BackendError: this interpreter, of another environment than subcut's own, has no ml_dtypes.
+    """
     import numpy as np
 
     if name == "string":
         return np.dtype(object)
     if name in NOT_NUMPY:
-        import ml_dtypes
+        try:
+            import ml_dtypes
+        except ImportError as e:
+            raise BackendError(f"{sys.prefix} has no ml_dtypes, which {name} needs", "pip install ml_dtypes") from e
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype

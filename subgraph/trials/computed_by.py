@@ -33,10 +33,10 @@ def of_region(trials: Trials, region: Region) -> Mapping[int, str]:
 
 
 def share(trials: Trials, found: Mapping[int, str]) -> str:
-    """`31 of 229 nodes fall back to CPU`: to a provider that was not asked for; "" if none is known to."""
+    """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known to."""
     others = [name for name in found.values() if _elsewhere(trials, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
-    return f"{len(others)} of {count(len(trials.graph.nodes), 'node')} fall back to {by}" if others else ""
+    return f"{len(others)} of {count(len(trials.graph.nodes), 'node')} fell back to {by}" if others else ""
 
 
 def sentence(trials: Trials, region: Region) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import pytest
 
+from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
 
@@ -650,7 +651,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ backends and doctor
 
-OURS = ["cmd", "litert", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract"]
+OURS = ["cmd", "litert", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract", *devices.names()]
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"

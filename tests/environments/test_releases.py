@@ -13,6 +13,7 @@ from subgraph.environments import releases
 from subgraph.environments.installation import Installation, clear, every, make, requirements
 from subgraph.errors import BackendError, UnknownName, UsageError
 from subgraph.runtime.candidate import parse
+from subgraph.storage.tensors import np_dtype
 
 
 def test_each_backend_with_releases_names_its_package() -> None:
@@ -114,3 +115,9 @@ def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
     assert present == {"numpy", "ml_dtypes"}
     with pytest.raises(BackendError, match="no Python that starts"):
         releases._of_interpreter(tmp_path / "python")
+
+
+def test_an_interpreter_without_ml_dtypes_says_which_type_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(BackendError, match="has no ml_dtypes, which bfloat16 needs"):
+        np_dtype("bfloat16")

@@ -128,3 +128,16 @@ def test_a_plug_in_that_is_not_there(options: dict[str, str], why: str, tmp_path
 def test_an_option_of_no_provider_is_still_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="no option 'use_tf32'"):
         ort.load(tmp_path / "m.onnx", {"use_tf32": "0"})
+
+
+def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from subgraph.commands import doctor
+
+    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    monkeypatch.setattr(hardware, "is_x86", lambda: True)
+    row = doctor._device("cuda")
+    assert (row.usable, row.says) == (False, "needs an NVIDIA GPU")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
+    row = doctor._device("qnn-htp")
+    wanted = "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
+    assert (row.usable, row.says) == (True, wanted)

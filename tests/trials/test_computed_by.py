@@ -42,7 +42,7 @@ def test_what_falls_back_is_counted_and_a_fault_of_the_processor_is_none_of_the_
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = trials_of(model, parse("qnn-htp"))
-    assert computed_by.share(trials, {0: "QNN", 1: "CPU"}) == "1 of 2 nodes fall back to CPU"
+    assert computed_by.share(trials, {0: "QNN", 1: "CPU"}) == "1 of 2 nodes fell back to CPU"
     assert computed_by.share(trials, {0: "QNN", 1: "QNN"}) == ""
     region: Any = SimpleNamespace(nodes=(0, 1))
     for found, says in [
