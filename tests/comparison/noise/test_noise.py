@@ -399,3 +399,18 @@ def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
     for _ in range(2):
         with pytest.raises(ModelError, match="does not run with noise"):
             captured.noise.of("y").perturbed(INT8, 8)
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+def test_a_hundredth_of_a_models_own_steps_is_moved_by_one(opset: int, make: Make) -> None:
+    region = make(
+        "g (float[100, 100] x) => (uint8[100, 100] y) { y = QuantizeLinear (x, s, z) }", {"x": normal(100, 100)},
+        opset=opset, s=np.float32(0.1), z=np.uint8(100),
+    )  # fmt: skip
+    right = region.reference("y").astype(int)
+    runs = [run.astype(int) - right for run in region.noise.of("y").perturbed(Precision.FP32, 2)]
+    for moved in runs:
+        assert set(np.unique(moved)) == {-1, 0, 1}
+        assert 0.005 < (moved != 0).mean() < 0.02 and abs(moved.mean()) < 0.005
+    assert (runs[0] != runs[1]).any()
+    assert region.noise.of("y").quantizes() and (region.noise.of("y").rounded(Precision.FP16) == right).mean() > 0.98
