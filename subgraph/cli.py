@@ -33,7 +33,7 @@ from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
 RESUMABLE = frozenset(
-    ("bisect", "blame", "compare", "sweep", "manual")
+    ("bisect", "blame", "compare", "plan", "sweep", "manual")
 )  # commands that store each run of the candidate
 RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)

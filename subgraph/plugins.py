@@ -30,8 +30,10 @@ FOLDERS = {
     "executors": "runtime/executors",
     "lint": "inspection/lint",
     "metrics": "comparison/metrics",
+    "plan-lists": "plan/lists",
     "reports": "reports",
     "rewrites": "blame/rewrites",
+    "scores": "plan/scores",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer.core
 
 GROUPS = {
-    "Find the fault": "bisect blame compare manual sweep report".split(),
+    "Find the fault": "bisect blame compare manual plan sweep report".split(),
     "Cut and carry": "cut bundle replay".split(),
     "Change a model": "replace merge remove convert".split(),
     "Look into a model": "inspect lint draw view".split(),

@@ -69,7 +69,7 @@ def step_of(graph: Graph, name: str) -> float:
         i = graph.maker.get(graph.reads[i][0])
     if i is None or graph.ops[i] != "DequantizeLinear":
         return 0.0
-    scale = _scale(graph, graph.nodes[i], 1, 2)
+    scale = constant_scale(graph, graph.nodes[i], 1, 2)
     return scale.step[0] if scale and len(scale.step) == 1 else 0.0
 
 
@@ -125,7 +125,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
     for i in graph.in_order(range(len(graph.nodes))):
         node, op = graph.nodes[i], graph.ops[i]
         if op in OUTPUT_SCALES:
-            scale = _scale(graph, node, *OUTPUT_SCALES[op])
+            scale = constant_scale(graph, node, *OUTPUT_SCALES[op])
             if scale:
                 scales[node.output[0]] = scale
         elif op in CARRIERS and node.input and (scale := scales.get(node.input[0])) and len(scale.step) == 1:
@@ -137,7 +137,7 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
         source = node.input[0] if node.input else ""
         if source in scales or not (source in graph.maker or source in graph.inputs):
             continue
-        known = _scale(graph, node, 1, 2) if op == "DequantizeLinear" else scales.get(node.output[0])
+        known = constant_scale(graph, node, 1, 2) if op == "DequantizeLinear" else scales.get(node.output[0])
         if known and (op == "DequantizeLinear" or (op in CARRIERS and len(known.step) == 1)):
             scales[source] = known
     return scales
@@ -165,7 +165,8 @@ def code_scales(graph: Graph) -> dict[str, Scale]:
     return real | scales
 
 
-def _scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:
+def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:
+    """The scale that a node reads at these positions; None where it is not constant."""
     if len(node.input) <= step:
         return None
     steps = _numbers(graph, node.input[step])

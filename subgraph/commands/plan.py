@@ -1,0 +1,291 @@
+"""`subcut plan`: a float model and a lower precision -> what must stay in float, and not one place more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+from subgraph import project
+from subgraph.commands import Result, command_line, log, options
+from subgraph.commands.bisect import seconds
+from subgraph.commands.options import Text, option
+from subgraph.commands.resolve import Asked, log_random_inputs, positive_number
+from subgraph.documents import to_json
+from subgraph.errors import UsageError
+from subgraph.text import aligned, clean, count
+
+if TYPE_CHECKING:
+    from subgraph.cases.case import ResultPlace
+    from subgraph.plan.places import Twin, Unit
+    from subgraph.plan.plan import Planner
+    from subgraph.plan.score import Wanted
+    from subgraph.plan.search import Found
+    from subgraph.results.plan import PlanDocument, PlanScore
+    from subgraph.trials.trial import Trials
+
+TO = ("fp16", "bf16", "int8", "uint8", "int16")
+MAX_NAMED = 5  # places in the first line
+HALF = 0.5  # of the places: beyond, no plan helps
+
+
+@options.with_option_groups("spec")
+def plan(
+    *,
+    model: options.ModelArgument = None,
+    candidate: options.CandidateSpec = None,
+    candidate_options: options.CandidateOptions,
+    to: Annotated[
+        Text, option("--to", "PRECISION", f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.")
+    ] = None,
+    score: Annotated[
+        Text, option("--score", "FILE:FUNCTION", "What counts: top1, top5, miou, sqnr, or a function of your own.")
+    ] = None,
+    drop: Annotated[
+        Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")
+    ] = None,
+    at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None,
+    labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None,
+    unit: Annotated[Text, option("--unit", "UNIT", "What is kept as one: node (default), operator, scale.")] = None,
+    max_time: Annotated[
+        Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
+    ] = None,
+    inputs: options.InputOptions,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
+    jobs: options.Jobs = None,
+    result: options.ResultOptions,
+) -> Result:
+    """Find what must stay in float so that a quantized model is right.
+
+    The lowered model is --candidate-model, or is made by --to. The plan is the smallest set of places that is kept:
+    with any one of them lowered again, the model is refused.
+
+    Examples:
+      subcut plan model.onnx --to int8
+      subcut plan model.onnx --to int8 -i samples/ --score top1 --drop 0.5%
+      subcut plan model.onnx --candidate-model int8.onnx -i samples/
+
+    Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is enough.
+    """
+    from subgraph.plan.plan import Planner
+    from subgraph.plan.result_folder import save
+    from subgraph.plan.score import ByCriterion
+
+    began = time.monotonic()
+    asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
+    _ = asked.model_path, asked.criterion  # mistakes there are told first
+    wanted = _wanted(score, drop, at_least, labels)
+    chosen = _unit(unit)
+    limit = seconds(max_time)
+    options_of = replace(candidate_options, spec=candidate)
+    if bool(to) == bool(options_of.other_model):
+        raise UsageError("which lower precision?", "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16")
+    if to and to not in TO:
+        raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
+    with _opened(asked, options_of, to) as (trials, twin), ExitStack() as stack:
+        if limit is not None:
+            trials.workers.deadline = began + limit
+        parallel = asked.jobs(jobs, trials.candidate)
+        planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), parallel), wanted, stack)
+        found = planner.find()
+        document = _document(asked, planner, found, began)
+        if found is not None:
+            place = _place(asked, trials, to or Path(str(options_of.other_model)).stem)
+            document = save(planner, found, document, place)
+    return Result(to_json(document), text(document), document.exit_code)
+
+
+def _place(asked: Asked, trials: Trials, name: str) -> ResultPlace:
+    from subgraph.cases.case import ResultPlace, free_place, source_of
+    from subgraph.storage.folders import safe_name
+
+    place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
+    return free_place(place, source_of(trials.graph), [trials.graph.path])
+
+
+def _wanted(score: str | None, drop: str | None, at_least: str | None, labels: str | None) -> Wanted | None:
+    """The score; None where the criterion decides."""
+    from subgraph.plan.score import Wanted, parse_drop
+
+    if score is None:
+        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
+        if names := [name for name, value in given.items() if value]:
+            raise UsageError(f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION")
+        return None
+    if bool(drop) == bool(at_least):
+        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9")
+    amount, relative = parse_drop(drop) if drop else (None, False)
+    least = positive_number("--at-least", at_least)
+    return Wanted(score, amount, relative, least, Path(labels) if labels else None)
+
+
+def _unit(word: str | None) -> Unit:
+    from subgraph.plan.places import Unit
+
+    if word not in (None, *Unit):
+        raise UsageError(f"--unit {clean(str(word))}: unknown", f"one of {', '.join(Unit)}")
+    return Unit(word or Unit.NODE)
+
+
+@contextmanager
+def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str | None) -> Iterator[tuple[Trials, Twin]]:
+    """The trials of the float model, and how it is lowered."""
+    from subgraph.graph.graph import load
+    from subgraph.plan import lower, places, quantize
+    from subgraph.precision import Precision
+    from subgraph.runtime.remote.remote_pool import open_workers
+    from subgraph.trials.matching.pair_models import pair_models
+    from subgraph.trials.session import open_trials
+
+    setup = asked.setup(candidate_options)
+    if to and to not in quantize.TYPES:
+        setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
+    log_random_inputs(asked.feeding)
+    with asked.reference() as reference, open_workers(setup.candidate) as workers, ExitStack() as stack:
+        graph = load(asked.model_path)
+        if (to or "int8") not in ("fp16", "bf16"):
+            graph = lower.raised(graph, Path(stack.enter_context(TemporaryDirectory(prefix="subcut-"))))
+        with open_trials(graph, setup, reference, workers) as trials:
+            trials.values.need(list(graph.inputs))
+            if to in quantize.TYPES:
+                log.info("quantized by onnxruntime, calibrated on %s", count(len(trials.values.records), "sample"))
+                folder = trials.scratch / "quantized"
+                folder.mkdir()
+                made = load(quantize.quantized(graph, to, trials.values.records, folder)).prepare()
+                other = pair_models(graph, made, reference, trials.values, folder)
+                trials = replace(trials, candidate_model=other)
+            pair = trials.candidate_model
+            yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
+
+
+def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Planner:
+    """With its acceptance: the criterion, or a score, whose process ends with the stack."""
+    from subgraph.plan.score import open_score
+
+    planner.trials.values.need(planner.outputs)
+    if not wanted:
+        return planner
+    return replace(planner, acceptance=stack.enter_context(open_score(wanted, planner.trials, planner.outputs)))
+
+
+def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
+    from subgraph.plan.lower import stored_bytes
+    from subgraph.plan.result_folder import kept_places
+    from subgraph.results.plan import PlanDocument, PlanTried
+
+    score = _score(planner, found)
+    unsure = bool(score and score.plan is not None and not score.sure)
+    tried = sorted(planner.tried.values(), key=lambda t: len(t.kept))
+    notes = []
+    if own := len(planner.twin.own):
+        notes.append(f"{count(own, 'weight')} of the lowered model are others there (folded, say): quantized anew")
+    if found and len(found.kept) > HALF * len(planner.places):
+        notes.append("more than half of the places stay: the ranges of this model do not fit the lower precision")
+    document = PlanDocument(
+        exit_code=1 if planner.problem else 5 if found is None or unsure else 0,
+        says="",
+        precision=planner.twin.precision,
+        unit=planner.unit,
+        criterion=score.words if score else planner.trials.criterion,
+        kept=None if found is None else kept_places(planner, found),
+        places=len(planner.places),
+        minimal=bool(found and found.minimal),
+        proven=found.proven if found else 0,
+        runs=len(planner.tried) + len(planner.errors),
+        seconds=round(time.monotonic() - began, 3),
+        score=score,
+        tried=[PlanTried(len(t.kept), t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
+        weights=None if found is None else stored_bytes(planner.trials.graph, planner.twin, planner.reads(found.kept)),
+        run_seconds=None if found is None else planner.seconds(found.kept),
+        model=None,
+        notes=notes,
+        command=command_line(),
+    )
+    return replace(document, says=f"wrong: {planner.problem}" if planner.problem else _says(document))
+
+
+def _score(planner: Planner, found: Found | None) -> PlanScore | None:
+    from subgraph.plan.plan import score_as_it_is
+    from subgraph.plan.score import ByScore
+    from subgraph.results.plan import PlanScore
+
+    score = planner.acceptance
+    if not isinstance(score, ByScore):
+        return None
+    kept = None if found is None else planner.judge(found.kept)
+    interval = score.interval(planner.run(found.kept).tensors) if found else None
+    return PlanScore(
+        words=score.wanted.words,
+        limit=score.limit,
+        as_it_is=score_as_it_is(planner).score,
+        plan=kept.score if kept else None,
+        in_float=score.float_score,
+        samples=len(planner.trials.values.records),
+        interval=interval,
+        of="drop" if score.wanted.at_least is None else "score",
+        sure=score.is_sure(interval),
+    )
+
+
+def _says(document: PlanDocument) -> str:
+    if document.kept is None:
+        return "unresolved: the time is used up before a plan was found"
+    names = [clean(place.name) for place in document.kept]
+    places = f"{len(names)} of {count(document.places, 'place')} in float"
+    if document.exit_code:
+        return f"unresolved: {places}, but {_few(document)}"
+    if not names:
+        return f"right as it is: none of {count(document.places, 'place')} must stay in float"
+    shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
+    return f"right with {places}: {shown}"
+
+
+def _few(document: PlanDocument) -> str:
+    score = document.score
+    if score is None or score.interval is None:
+        return "one sample says nothing of others"
+    low, high = score.interval
+    of = "drop by" if score.of == "drop" else "score"
+    return f"{count(score.samples, 'sample')} are few: other draws of them {of} {low:.3g} to {high:.3g}"
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def text(document: PlanDocument) -> str:
+    """The document for people."""
+    lines = [document.says]
+    rows: list[tuple[str, str]] = []
+    if score := document.score:
+        scores = (("as it is", score.as_it_is), ("with the plan", score.plan), ("float", score.in_float))
+        values = "   ".join(f"{name} {value:.6g}" for name, value in scores if value is not None)
+        rows.append((score.words, f"{values}   (at least {score.limit:.6g}; {count(score.samples, 'sample')})"))
+        if score.interval:
+            low, high = score.interval
+            rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
+    if document.kept:
+        rows.append(("minimal", _minimal(document)))
+        rows += [("", clean(place.name)) for place in document.kept[MAX_NAMED:]]
+    if document.weights and document.run_seconds:
+        low, every = document.weights["low"], sum(document.weights.values())
+        share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"
+        times = document.run_seconds
+        ratio = f", {times.plan / times.in_float:.2f} × the time" if times.in_float else ""
+        rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
+    if document.path:
+        rows.append(("lists", f"{', '.join(document.lists)}: {clean(document.path)}/lists/"))
+    rows += [("note", note) for note in document.notes]
+    rows.append(("asked", f"{count(document.runs, 'model')} in {document.seconds:.0f} s"))
+    return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])
+
+
+def _minimal(document: PlanDocument) -> str:
+    kept = len(document.kept or ())
+    if document.minimal:
+        return "yes: with any one of them lowered again, it is refused"
+    return f"not proven: the time is used up, {document.proven} of {kept} were lowered again and refused"

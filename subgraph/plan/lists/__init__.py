@@ -1,0 +1,26 @@
+"""One file per tool that takes a list of what stays in float: its docstring's first line says what the list is for.
+
+FILE                      the name of the file that is written
+render(kept)              its text, from a `Kept`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays in float.
+
+    Attributes:
+        nodes: their names in the float model, in its order.
+        tensors: what these nodes make; outputs: of the model, that stay in float without their node.
+        operators: operator types of which every node stays.
+    """
+
+    nodes: Sequence[str]
+    tensors: Sequence[str]
+    outputs: Sequence[str]
+    operators: Sequence[str]

@@ -1,0 +1,229 @@
+"""A float model, and what is read in less precision -> the model that does so, with the same inputs and outputs.
+
+    before:  x → Conv → y        lowered:  x → QuantizeLinear → DequantizeLinear → Conv → y
+
+Weights are stored as their codes. A node that computes in float16 hands its values on in float16 to such nodes, and as
+float32 to all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from subgraph.editing.draft import Draft
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.opsets import opset_of
+from subgraph.graph.walk import assign, captured_names, rename
+from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Quantized, Read, Rounded, Twin
+from subgraph.storage.dtypes import TYPE_NUMBERS
+from subgraph.text import clean
+from subgraph.types import Array
+
+AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
+WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
+WIDE = ("int16", "uint16")
+MICROSOFT = "com.microsoft"
+
+
+def raised(graph: Graph, folder: Path) -> Graph:
+    """The model at an opset that quantizes by channel: itself, or as onnx converts it, a file in `folder`.
+
+    Raises:
+        ModelError: onnx cannot convert it.
+    """
+    opset = opset_of(graph.model)
+    if opset >= AXIS_SINCE:
+        return graph
+    draft = Draft(graph)
+    try:
+        with OnnxProcess(graph.path) as onnx:
+            draft.model = onnx.convert(draft.model, AXIS_SINCE)
+    except OnnxError as e:
+        why = clean(" ".join(str(e).split()))
+        what = f"{clean(graph.path.name)} has opset {opset}; quantization by channel begins with {AXIS_SINCE}"
+        raise ModelError(f"{what}, and onnx cannot convert it: {why}", "export it with a newer opset") from e
+    draft.save(folder / graph.path.name)
+    return load(folder / graph.path.name)
+
+
+def lowered(graph: Graph, twin: Twin, reads: Collection[Read]) -> Draft:
+    """The model in which exactly these reads are lowered; for quantized ones its opset is that of `raised`."""
+    return _Lowering(graph, twin, reads).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, twin: Twin, reads: Collection[Read]) -> None:
+        self.graph, self.twin, self.reads = graph, twin, frozenset(reads)
+        self.draft = Draft(graph)
+        self.proto = self.draft.model.graph
+        self.opset = opset_of(self.draft.model)
+        self.names: dict[str, str] = {}  # of lowered values, by tensor
+        self.narrow: dict[str, str] = {}  # of values in float16, by tensor
+        self.made: list[Any] = []
+
+    def run(self) -> Draft:
+        by_node: dict[int, set[str]] = {}
+        for i, name in self.reads:
+            by_node.setdefault(i, set()).add(name)
+        nodes = list(self.proto.node)
+        for i in self.graph.in_order(i for i in by_node if i != OUTPUT):
+            if "" in by_node[i]:
+                self._round(nodes[i], self.twin.rounded[i])
+            for k, name in enumerate(nodes[i].input):
+                if name in by_node[i]:
+                    nodes[i].input[k] = self._lowered(name)
+        for name in sorted(by_node.get(OUTPUT, ())):
+            self._lower_output(name)
+        self.proto.node.extend(self.made)
+        self._drop_unread()
+        if any(node.domain == MICROSOFT for node in self.made) and not self._imports(MICROSOFT):
+            self.draft.model.opset_import.add(domain=MICROSOFT, version=1)
+        self.draft.model.ir_version = max(self.draft.model.ir_version, 4)  # a weight need not be an input
+        self.draft.sort()
+        return self.draft
+
+    def _imports(self, domain: str) -> bool:
+        return any(entry.domain == domain for entry in self.draft.model.opset_import)
+
+    # ------------------------------------------------------------------------------------------------ quantized
+
+    def _lowered(self, name: str) -> str:
+        """The name of a tensor's lowered value; made once."""
+        if name not in self.names:
+            form = self.twin.forms[name]
+            weight = self.graph.constant(name)
+            if isinstance(form, Dynamic):
+                self.names[name] = self._dynamic(name)
+            elif weight is not None:
+                value = protobuf.to_array(weight, self.graph.path)
+                self.names[name] = self._dequantized(name, form, codes=form.scale.quantize(value, form.dtype))
+            else:
+                self.names[name] = self._dequantized(name, form)
+        return self.names[name]
+
+    def _dequantized(self, name: str, form: Quantized, codes: Array | None = None, gives: str = "") -> str:
+        """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
+        scale = [self._scale(name, form), self._constant(f"{name}:zero", self._zero(form))]
+        more: dict[str, Any] = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
+        if form.dtype in WIDE and self.opset < WIDE_SINCE:
+            more["domain"] = MICROSOFT
+        if codes is not None:
+            stored = self._constant(f"{name}:codes", codes)
+        else:
+            stored = f"{name}:codes"
+            self._node("QuantizeLinear", [name, *scale], [stored], **more)
+        gives = gives or f"{name}:lowered"
+        self._node("DequantizeLinear", [stored, *scale], [gives], **more)
+        return gives
+
+    def _scale(self, name: str, form: Quantized) -> str:
+        step = np.asarray(form.scale.step, np.float32)
+        return self._constant(f"{name}:scale", step if len(step) > 1 else step.reshape(()))
+
+    def _zero(self, form: Quantized) -> Array:
+        zero = np.asarray(form.scale.zero, np.int64).astype(form.dtype)
+        return zero if len(zero) > 1 else zero.reshape(())
+
+    def _dynamic(self, name: str) -> str:
+        parts = [f"{name}:codes", f"{name}:scale", f"{name}:zero"]
+        self._node("DynamicQuantizeLinear", [name], parts)
+        self._node("DequantizeLinear", parts, [f"{name}:lowered"])
+        return f"{name}:lowered"
+
+    def _lower_output(self, name: str) -> None:
+        """An output of the model keeps its name; its own value gets another one."""
+        form, raw = self.twin.forms[name], f"{name}:float"
+        outputs = list(self.proto.output)
+        rename(self.proto, lambda n: raw if n == name else n, lambda n: n)
+        for node in self.made:
+            for names in (node.input, node.output):
+                names[:] = [raw if n == name else n for n in names]
+        for value in outputs:
+            value.name = name if value.name == raw else value.name
+        if isinstance(form, Dynamic):
+            self._node("Identity", [self._dynamic(raw)], [name])
+        else:
+            self._dequantized(raw, form, gives=name)
+
+    # ------------------------------------------------------------------------------------------------ float16
+
+    def _round(self, node: Any, form: Rounded) -> None:
+        if form.dtype != "float16":
+            return self._round_values(node, form)
+        for k in form.inputs:
+            node.input[k] = self._narrow(node.input[k])
+        for k in form.outputs:
+            name = node.output[k]
+            node.output[k] = self.narrow[name] = f"{name}:float16"
+            self._cast(self.narrow[name], name, "float32")
+        return None
+
+    def _narrow(self, name: str) -> str:
+        """The name of a tensor's value in float16; made once."""
+        if name not in self.narrow:
+            self.narrow[name] = f"{name}:float16"
+            weight = self.graph.constant(name)
+            if weight is None:
+                self._cast(name, self.narrow[name], "float16")
+            else:
+                with np.errstate(over="ignore"):
+                    self._constant(self.narrow[name], protobuf.to_array(weight, self.graph.path).astype(np.float16))
+        return self.narrow[name]
+
+    def _round_values(self, node: Any, form: Rounded) -> None:
+        """What a node reads and makes, rounded; it computes in float32, as units with wide sums do."""
+        for k in form.inputs:
+            name = node.input[k]
+            if name not in self.names:
+                self.names[name] = f"{name}:rounded"
+                self._cast_twice(name, self.names[name], form.dtype)
+            node.input[k] = self.names[name]
+        for k in form.outputs:
+            name = node.output[k]
+            node.output[k] = f"{name}:float"
+            self._cast_twice(node.output[k], name, form.dtype)
+
+    def _cast_twice(self, name: str, gives: str, dtype: str) -> None:
+        self._cast(name, f"{gives}:{dtype}", dtype)
+        self._cast(f"{gives}:{dtype}", gives, "float32")
+
+    def _cast(self, name: str, gives: str, dtype: str) -> None:
+        self._node("Cast", [name], [gives], to=TYPE_NUMBERS[dtype])
+
+    # ------------------------------------------------------------------------------------------------ parts
+
+    def _node(self, op: str, reads: list[str], makes: list[str], **attributes: Any) -> None:
+        self.made.append(helper.make_node(op, reads, makes, name=f"{makes[0]}/{op}", **attributes))
+
+    def _constant(self, name: str, value: Array) -> str:
+        if all(t.name != name for t in self.proto.initializer):
+            self.proto.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def _drop_unread(self) -> None:
+        """Remove the weights that are read no longer: their codes stand for them."""
+        read = {n for node in self.proto.node for n in (*node.input, *captured_names(node))}
+        read |= {v.name for v in self.proto.output}
+        gone = {n for n in self.graph.weights if n not in read}
+        for part in (self.proto.initializer, self.proto.input, self.proto.value_info):
+            assign(part, [value for value in part if value.name not in gone])
+
+
+def stored_bytes(graph: Graph, twin: Twin, reads: Collection[Read]) -> Mapping[str, int]:
+    """Bytes of the float weights, by what they are stored in: "low" and "float"."""
+    low = {name for _, name in reads if name}
+    low |= {graph.nodes[i].input[k] for i, name in reads if not name for k in twin.rounded[i].inputs}
+    sizes = {"low": 0, "float": 0}
+    for name in dict.fromkeys(n for names in graph.reads for n in names):
+        weight = graph.constant(name)
+        if weight is not None and weight.data_type == FLOAT:
+            sizes["low" if name in low else "float"] += protobuf.nbytes(weight)
+    return sizes

@@ -1,0 +1,276 @@
+"""A float model and its lowered twin -> the places where precision changes, and how each is lowered.
+
+A place is what one node reads, or an output of the model. Lowered, a tensor passes through QuantizeLinear and
+DequantizeLinear with the twin's own scale, or the node computes in float16. So the float graph stays as it is, whatever
+the tool that made the twin fused, folded or renamed: putting quantizers into the float graph is right where taking them
+out of the quantized one is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from subgraph.errors import UsageError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import STANDARD, opset_of, schema
+from subgraph.graph.quantization import AXIS, OUTPUT_SCALES, Scale, constant_scale
+from subgraph.graph.shape_inference import infer_types
+from subgraph.graph.types import declared_type
+from subgraph.graph.walk import bodies
+from subgraph.precision import Precision
+from subgraph.trials.candidate_model import CandidateModel
+from subgraph.types import Array
+
+OUTPUT = -1  # in place of a node's index: an output of the model
+# Of operators with quantized weights: positions of the codes, their scale and zero point.
+WEIGHTS = {"DequantizeLinear": (0, 1, 2), "QLinearConv": (3, 4, 5), "QLinearMatMul": (3, 4, 5), "QGemm": (3, 4, 5)}
+WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}  # operator -> axis of the weight's channels
+NARROW = ("float16", "bfloat16")
+FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
+FLOAT = 1  # TensorProto.FLOAT
+LEVELS = 127  # of a symmetric int8 weight
+SURPLUS = 0.75  # of a step: how far a weight may be from its code's value, and still be what was quantized
+
+
+class Unit(StrEnum):
+    """What is lowered, or kept, together."""
+
+    NODE = "node"
+    OPERATOR = "operator"
+    SCALE = "scale"
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A tensor is quantized by this scale to an integer type, and dequantized."""
+
+    scale: Scale
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """A tensor is quantized to uint8 by the range of its own values."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A node computes in float16, or rounds its values to bfloat16: the inputs and outputs at these positions."""
+
+    dtype: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+Form = Quantized | Dynamic
+Read = tuple[int, str]  # a node, or OUTPUT, and the tensor that it reads
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is lowered, or kept in float, as one.
+
+    Attributes:
+        name: of the node, operator, tensor or output.
+        reads: what is lowered in it. nodes: their indices, in order.
+    """
+
+    name: str
+    reads: frozenset[Read]
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Twin:
+    """How the tensors of a float model are lowered.
+
+    Attributes:
+        precision: of what is lowered: "int8", "fp16" …
+        forms: by tensor, activations and weights.
+        own: weights whose codes the twin holds otherwise (folded, say): they are quantized anew, by channel.
+        rounded: by node that computes in another float type, how.
+    """
+
+    precision: Precision
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    own: Collection[str] = ()
+    rounded: Mapping[int, Rounded] = field(default_factory=dict)
+
+    def reads(self, graph: Graph) -> Iterator[Read]:
+        """All that can be lowered, in the order of the nodes; the model's outputs last."""
+        for i in graph.in_order(range(len(graph.nodes))):
+            if i in self.rounded:
+                yield i, ""
+            yield from ((i, name) for name in dict.fromkeys(graph.nodes[i].input) if name in self.forms)
+        yield from ((OUTPUT, name) for name in graph.outputs if name in self.forms and name in graph.maker)
+
+
+def places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
+    """The places of a model, in the order of its nodes."""
+    groups: dict[str, list[Read]] = {}
+    for read in twin.reads(graph):
+        groups.setdefault(_name(graph, read, unit), []).append(read)
+    return [
+        Place(name, frozenset(reads), tuple(dict.fromkeys(i for i, _ in reads if i != OUTPUT)))
+        for name, reads in groups.items()
+    ]
+
+
+def _name(graph: Graph, read: Read, unit: Unit) -> str:
+    node, tensor = read
+    if unit is Unit.SCALE and tensor:
+        return tensor
+    if node == OUTPUT:
+        return f"output {tensor}"
+    return graph.ops[node] if unit is Unit.OPERATOR else graph.label(node)
+
+
+# ---------------------------------------------------------------------------------------------------- a twin's forms
+
+
+def of_pair(pair: CandidateModel) -> Twin:
+    """How the candidate's own model lowers the reference's tensors.
+
+    Raises:
+        UsageError: nothing in it is lowered.
+    """
+    graph = pair.reference
+    narrow = {graph.maker[n]: m.dtype for n, m in pair.matches.items() if m.dtype in NARROW and n in graph.maker}
+    rounded = {i: replace(form, dtype=narrow[i]) for i, form in narrowable(graph).items() if i in narrow}
+    stored = dict(_activations(pair.graph))
+    forms = {n: stored[m.name] for n, m in pair.matches.items() if m.name in stored}
+    weights, own = _weights(graph, pair.graph, forms) if forms else ({}, [])
+    if not forms and not rounded:
+        raise UsageError(
+            f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where {graph.path.name} is float",
+            "plan wants the float model, and beside it the same one in less precision",
+        )
+    precision = Precision.INT8 if forms else Precision.of_type(next(iter(rounded.values())).dtype)
+    return Twin(precision, {**forms, **weights}, own, rounded)
+
+
+def rounded_to(graph: Graph, precision: Precision) -> Twin:
+    """Every node that can be computed in a float type of 16 bits is."""
+    return Twin(precision, rounded={i: replace(form, dtype=precision.dtype) for i, form in narrowable(graph).items()})
+
+
+def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
+    """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their form."""
+    known: dict[str, Form] = {}
+    for i in twin.in_order(range(len(twin.nodes))):
+        node, op = twin.nodes[i], twin.ops[i]
+        if op == "DynamicQuantizeLinear":
+            known[node.input[0]] = Dynamic()
+        elif op in OUTPUT_SCALES and (scale := constant_scale(twin, node, *OUTPUT_SCALES[op])):
+            form = Quantized(scale, _code_type(twin, node, OUTPUT_SCALES[op][1]))
+            known[node.output[0]] = form
+            if op == "QuantizeLinear" and not twin.is_weight(node.input[0]):
+                known[node.input[0]] = form
+        elif op == "DequantizeLinear" and (form := known.get(node.input[0])):  # type: ignore[assignment]
+            known[node.output[0]] = form
+    yield from known.items()
+
+
+def _code_type(graph: Graph, node: protobuf.NodeProto, position: int) -> str:
+    """The integer type of the codes, which is that of the zero point; uint8 without one."""
+    name = node.input[position] if len(node.input) > position else ""
+    zero = graph.constant(name) if name else None
+    return str(protobuf.to_array(zero, graph.path).dtype) if zero is not None else "uint8"
+
+
+def _weights(graph: Graph, twin: Graph, forms: Mapping[str, Form]) -> tuple[dict[str, Form], list[str]]:
+    """The forms of weights: the twin's where it holds this weight, else by channel; and the names of the latter."""
+    codes = list(_codes(twin))
+    found: dict[str, Form] = {}
+    own: list[str] = []
+    for i, node in enumerate(graph.nodes):
+        if graph.ops[i] not in WEIGHTED or node.input[0] not in forms:
+            continue
+        name = node.input[1]
+        tensor = graph.constant(name)
+        if tensor is None or name in found:
+            continue
+        value = protobuf.to_array(tensor, graph.path)
+        if value.dtype != np.float32:
+            continue
+        held = next((form for form, stored in codes if _is_code_of(stored, form, value)), None)
+        found[name] = held or Quantized(symmetric(value, WEIGHTED[graph.ops[i]]), "int8")
+        if not held:
+            own.append(name)
+    return found, own
+
+
+def _codes(twin: Graph) -> Iterator[tuple[Quantized, Array]]:
+    """The quantized weights of a model."""
+    for i, node in enumerate(twin.nodes):
+        if (positions := WEIGHTS.get(twin.ops[i])) and len(node.input) > positions[1]:
+            tensor = twin.constant(node.input[positions[0]])
+            scale = constant_scale(twin, node, *positions[1:])
+            if tensor is None or scale is None:
+                continue
+            stored = protobuf.to_array(tensor, twin.path)
+            if twin.ops[i] not in AXIS:
+                axis = 0 if twin.ops[i] == "QLinearConv" else stored.ndim - 1
+                scale = Scale(scale.step, scale.zero, axis)
+            yield Quantized(scale, str(stored.dtype)), stored
+
+
+def _is_code_of(stored: Array, form: Quantized, value: Array) -> bool:
+    """Are these the codes of a weight?"""
+    if stored.shape != value.shape or (len(form.scale.step) > 1 and form.scale.axis >= stored.ndim):
+        return False
+    return bool(np.all(np.abs(form.scale.dequantize(stored) - value) <= SURPLUS * max(form.scale.step)))
+
+
+def symmetric(value: Array, axis: int) -> Scale:
+    """A scale per channel along an axis, with which int8 codes hold a weight; zero is zero.
+
+    >>> symmetric(np.array([[127, -254], [0, 0]], np.float32), 0).step
+    (2.0, 1.0)
+    """
+    axis %= value.ndim
+    others = tuple(k for k in range(value.ndim) if k != axis)
+    peak = np.abs(value.astype(np.float64)).max(axis=others, initial=0)
+    step = np.where(peak > 0, peak / LEVELS, 1.0)
+    return Scale(tuple(float(f"{s:.9g}") for s in step), (0,) * len(step), axis)
+
+
+# ---------------------------------------------------------------------------------------------------- float16
+
+
+def narrowable(graph: Graph) -> dict[int, Rounded]:
+    """The nodes that may compute in float16 in place of float32, by index.
+
+    A node with bodies is none: what it runs would have to be changed, too. Starts a process that infers types.
+    """
+    types = infer_types(graph)
+
+    def is_float(name: str) -> bool:
+        tensor = graph.constant(name)
+        proto = types.type_of(name)
+        return tensor.data_type == FLOAT if tensor is not None else bool(proto) and declared_type(proto)[1] == "float32"
+
+    found = {}
+    for i, node in enumerate(graph.nodes):
+        known = schema(node.op_type, opset_of(graph.model), node.domain) if node.domain in STANDARD else None
+        if known is None or any(True for _ in bodies(node)):
+            continue
+        free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}
+        inputs, outputs = (
+            tuple(k for k, n in enumerate(names) if n and _formal(formals, k) in free and is_float(n))
+            for names, formals in ((node.input, known.inputs), (node.output, known.outputs))
+        )
+        if inputs and outputs:
+            found[i] = Rounded("float16", inputs, outputs)
+    return found
+
+
+def _formal(formals: Sequence[object], position: int) -> str:
+    """The type of a parameter; those behind the last are as it, where it is variadic."""
+    formal = formals[min(position, len(formals) - 1)] if formals else None
+    return str(getattr(formal, "type_str", ""))

@@ -1,0 +1,42 @@
+"""A float model and its samples -> the model as onnxruntime's own quantizer makes it, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from subgraph import children
+from subgraph.errors import ModelError
+from subgraph.graph.graph import Graph
+from subgraph.graph.model_file import copy_model
+from subgraph.runtime.run_result import Feeds
+from subgraph.text import clean
+
+TYPES = ("int8", "uint8", "int16")
+TIMEOUT = 3600.0  # seconds
+
+
+def quantized(graph: Graph, dtype: str, samples: Feeds, folder: Path) -> Path:
+    """The quantized model, a file in `folder`; calibrated on all samples. `dtype`: of the activations.
+
+    Raises:
+        ModelError: onnxruntime cannot quantize it; with its own words.
+    """
+    source, made = folder / "float.onnx", folder / f"{graph.path.stem}-{dtype}.onnx"
+    copy_model(graph, source)
+    words = [f"{k}={name}={sample[name].files[0]}" for k, sample in enumerate(samples) for name in graph.inputs]
+    (folder / "samples.txt").write_text("\n".join(words), encoding="utf-8")
+    command: list[str | Path] = [sys.executable, "-P", "-m", "subgraph.plan.quantize_main", source, made, dtype]
+    command.append(folder / "samples.txt")
+    try:
+        done = children.run(command, timeout=TIMEOUT, cwd=folder)
+    except subprocess.TimeoutExpired as e:
+        raise ModelError(f"onnxruntime did not quantize {clean(graph.path.name)} within {TIMEOUT:g} s") from e
+    if done.code or not made.is_file():
+        why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
+        raise ModelError(
+            f"onnxruntime's quantizer fails on {clean(graph.path.name)}: {clean(why)}",
+            "quantize it by your own tool, and name that model with --candidate-model",
+        )
+    return made

@@ -1,0 +1,68 @@
+"""A script: `MODEL OUT TYPE SAMPLES` quantizes a model by onnxruntime's quantize_static, calibrated on samples.
+
+SAMPLES has a line `SAMPLE=INPUT=FILE.npy` for each. Weights are int8 by channel; a Relu stays beside its quantizer, so
+that tensors keep their meaning.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    """The samples, one after the other."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._samples: dict[str, dict[str, str]] = {}
+        for line in lines:
+            sample, _, rest = line.partition("=")
+            name, _, file = rest.rpartition("=")
+            self._samples.setdefault(sample, {})[name] = file
+        self._rest: Iterator[dict[str, str]] = iter(self._samples.values())
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next sample; None behind the last."""
+        sample = next(self._rest, None)
+        return None if sample is None else {n: np.load(f, allow_pickle=False) for n, f in sample.items()}
+
+
+def main(source: str, made: str, dtype: str, samples: str) -> None:
+    """Quantize, and write the model."""
+    logging.disable(logging.WARNING)  # advises to preprocess, which renames tensors
+    model = onnx.load(source)
+    _initialize(model.graph)
+    quantize_static(
+        model, made, Samples(Path(samples).read_text(encoding="utf-8").splitlines()),
+        quant_format=QuantFormat.QDQ, per_channel=True, activation_type=TYPES[dtype], weight_type=QuantType.QInt8,
+        extra_options={"QDQKeepRemovableActivations": True},
+    )  # fmt: skip
+
+
+def _initialize(graph: Any) -> None:
+    """Initializers in the place of Constant nodes: the quantizer wants its weights as such."""
+    outputs, kept = {o.name for o in graph.output}, []
+    for node in graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        if node.op_type != "Constant" or value is None or node.output[0] in outputs:
+            kept.append(node)
+            continue
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,242 @@
+"""What a plan is accepted by: a criterion on every output, or a score of the task.
+
+A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from subgraph import plugins
+from subgraph.errors import InputError, SubcutError, UsageError
+from subgraph.plan import score_backend
+from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.runtime.worker import Worker
+from subgraph.storage.tensors import Record, read_npy, written
+from subgraph.text import clean, count
+from subgraph.trials.trial import Trials
+from subgraph.types import Array
+from subgraph.verdict import Status
+
+TIMEOUT = 600.0  # seconds for one call of a user's score
+DRAWS = 200  # of samples, with repetition, of which each gives a score: the paired bootstrap
+HOW = "it takes a list of dictionaries, name → array, and returns a number"
+INTERVAL = (2.5, 97.5)  # percentiles of the drop
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was said of one model. `score`: where a score decides."""
+
+    accepted: bool
+    why: str
+    score: float | None = None
+
+
+class Acceptance(Protocol):
+    """Says which models are good enough."""
+
+    def judge(self, result: RunResult) -> Judged:
+        """Is what a model gave good enough?"""
+
+
+@dataclass
+class ByCriterion:
+    """Every output of every sample agrees with the float model's."""
+
+    trials: Trials
+
+    def judge(self, result: RunResult) -> Judged:
+        verdict = self.trials.verdict_of(self.trials.whole(), result)
+        return Judged(verdict.status is Status.AGREE, verdict.why or verdict.status.value)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A score, and the limit that it must reach.
+
+    Attributes:
+        words: as the user says it: `top1`, `score.py:f1`.
+        drop: by how much it may fall; a share of the float model's score where `relative`. at_least: its least value.
+        labels: a file with what is true, per sample.
+    """
+
+    words: str
+    drop: float | None = None
+    relative: bool = False
+    at_least: float | None = None
+    labels: Path | None = None
+
+    def limit(self, score: float) -> float:
+        """The least score that is accepted, where the float model has this one."""
+        if self.at_least is not None:
+            return self.at_least
+        drop = self.drop or 0.0
+        return score - (abs(score) * drop if self.relative else drop)
+
+
+def parse_drop(text: str) -> tuple[float, bool]:
+    """`0.5%` as (0.005, True), a share of the score; `0.01` as (0.01, False).
+
+    Raises:
+        UsageError: it is neither.
+    """
+    m = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+    if not m:
+        raise UsageError(f"--drop {clean(text)}: expected a drop of the score", "--drop 0.5% or --drop 0.01")
+    return float(m[1]) / (100 if m[2] else 1), bool(m[2])
+
+
+@dataclass
+class ByScore:
+    """A score that must reach a limit.
+
+    Attributes:
+        float_outputs: the float model's, per sample. float_score: what they are worth.
+    """
+
+    wanted: Wanted
+    worker: Worker
+    float_outputs: Feeds
+    fixed: Sequence[Record]
+    scratch: Path
+    float_score: float = math.nan
+    _calls: int = 0
+
+    @property
+    def limit(self) -> float:
+        return self.wanted.limit(self.float_score)
+
+    def judge(self, result: RunResult) -> Judged:
+        if result.failure:
+            return Judged(False, result.failure.why)
+        score = self.of(result.tensors)[0]
+        return Judged(score >= self.limit, f"{score:.6g}, wanted {self.limit:.6g}", score)
+
+    def of(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
+        """The score of these outputs; of each draw of the samples, where some are given.
+
+        Raises:
+            UsageError: the function fails, or gives no number.
+        """
+        rows = np.arange(len(outputs))[None, :] if draws is None else draws
+        folder = self.scratch / f"score{self._calls}"
+        folder.mkdir()
+        self._calls += 1
+        fed = [replace(r, name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n, r in sample.items()]
+        fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
+        try:
+            run = self.worker.run("score", folder, {"score": "score"}, fed)
+        except SubcutError as e:
+            raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW) from e
+        scores = run.by_name["score"].within(str(folder)).array()
+        if not np.all(np.isfinite(scores)):
+            raise UsageError(
+                f"--score {clean(self.wanted.words)} gave {scores.reshape(-1)[0]}", "it must return a number"
+            )
+        return [float(s) for s in scores]
+
+    def interval(self, outputs: Feeds) -> tuple[float, float] | None:
+        """How the drop varies with the samples, or the score where its least value is given; None of a single one."""
+        samples = len(outputs)
+        if samples < 2:
+            return None
+        draws = np.random.default_rng(0).integers(0, samples, (DRAWS, samples))
+        values = np.asarray(self.of(outputs, draws))
+        if self.wanted.at_least is None:
+            values = np.asarray(self.of(self.float_outputs, draws)) - values
+        low, high = np.percentile(values, INTERVAL)
+        return float(low), float(high)
+
+    def is_sure(self, interval: tuple[float, float] | None) -> bool:
+        """Is what is asked for true of nearly all draws of the samples?"""
+        if interval is None:
+            return False
+        if self.wanted.at_least is not None:
+            return interval[0] >= self.limit
+        return interval[1] <= self.float_score - self.limit
+
+
+@contextmanager
+def open_score(wanted: Wanted, trials: Trials, outputs: Sequence[str]) -> Iterator[ByScore]:
+    """A score with its process, until the block ends; what the float model gives is scored first.
+
+    Raises:
+        UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the labels do not fit.
+    """
+    file, function, is_own = _function(wanted.words)
+    records = trials.values.records
+    float_outputs = [{name: sample[name] for name in outputs} for sample in records]
+    fixed = [
+        replace(r, name=f"t/{k}/{n}") for k, s in enumerate(_truth(wanted, trials, float_outputs)) for n, r in s.items()
+    ]
+    fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in trials.graph.inputs]
+    scratch = trials.scratch / "scores"
+    scratch.mkdir()
+    with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=trials.workers.memory) as worker:
+        try:
+            worker.load("score", file, {"function": function, "truth": is_own})
+        except SubcutError as e:
+            raise UsageError(f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION") from e
+        score = ByScore(wanted, worker, float_outputs, fixed, scratch)
+        (score.float_score,) = score.of(float_outputs)
+        yield score
+
+
+def _function(words: str) -> tuple[Path, str, bool]:
+    """The file of a score, its function, and whether it is one of ours."""
+    path, sep, function = words.rpartition(".py:")
+    if sep or words.endswith(".py"):
+        file = Path(f"{path}.py" if sep else words)
+        if not file.is_file():
+            raise UsageError(f"--score {clean(words)}: no file {clean(str(file))}", "--score FILE.py:FUNCTION")
+        return file.resolve(), function if sep else "score", False
+    return Path(str(plugins.load("scores", words).__file__)), "score", True
+
+
+def _truth(wanted: Wanted, trials: Trials, outputs: Feeds) -> Feeds:
+    """Per sample, its label; without labels what the float model gives."""
+    if wanted.labels is None:
+        return outputs
+    names = trials.values.labels
+    labels = read_labels(wanted.labels, names)
+    folder = trials.scratch / "labels"
+    folder.mkdir()
+    return [{"label": written("label", np.asarray(label), folder, f"label{k}")} for k, label in enumerate(labels)]
+
+
+def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
+    """What is true of each sample: rows of an .npy, or lines of a .csv, `LABEL` or `SAMPLE,LABEL`.
+
+    Raises:
+        InputError: it cannot be read, or has not as many as there are samples.
+    """
+    if not file.is_file():
+        raise InputError(f"--labels {clean(str(file))}: no such file", "an .npy with a row per sample, or a .csv")
+    found = list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
+    if len(found) != len(names):
+        have, want = count(len(found), "label"), count(len(names), "sample")
+        raise InputError(
+            f"--labels {clean(file.name)} has {have}, the inputs are {want}",
+            "one for each sample, in their order",
+        )
+    return [np.asarray(label) for label in found]
+
+
+def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:
+    try:
+        rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
+        by_name: Mapping[str, str] = {row[0]: row[-1] for row in rows if len(row) > 1}
+        words = [by_name[name] for name in names] if names and {*names} <= by_name.keys() else [row[-1] for row in rows]
+        return [np.asarray(float(word) if "." in word else int(word)) for word in words]
+    except (OSError, UnicodeError, ValueError) as e:
+        raise InputError(f"--labels {clean(file.name)} cannot be read: {e}", "lines LABEL, or SAMPLE,LABEL") from e

@@ -1,0 +1,25 @@
+"""Mean intersection over union of the classes of each pixel; without labels, beside the float model's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+CLASSES = 1  # axis of the first output
+
+
+def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+    """Over all samples; classes that neither side has do not count."""
+    both: dict[int, int] = {}
+    either: dict[int, int] = {}
+    for given, true in zip(outputs, truth, strict=True):
+        name = next(iter(given))
+        found = np.asarray(given[name]).argmax(CLASSES).reshape(-1)
+        wanted = true["label"] if "label" in true else np.asarray(true[name]).argmax(CLASSES)
+        wanted = np.asarray(wanted).reshape(-1)
+        for kind in np.union1d(found, wanted).tolist():
+            both[kind] = both.get(kind, 0) + int(np.sum((found == kind) & (wanted == kind)))
+            either[kind] = either.get(kind, 0) + int(np.sum((found == kind) | (wanted == kind)))
+    return float(np.mean([both[kind] / either[kind] for kind in either]))

@@ -1,0 +1,27 @@
+"""Signal to quantization noise in dB beside the float model, of the worst output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+EQUAL = 200.0  # dB, of outputs that are equal
+
+
+def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+    """10·log10(Σ reference² / Σ difference²), over all samples."""
+    worst = EQUAL
+    for name in (n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"):
+        pairs = [
+            (np.asarray(t[name], np.float64), np.asarray(g[name], np.float64))
+            for g, t in zip(outputs, truth, strict=True)
+        ]
+        signal = sum(float(np.sum(t * t)) for t, _ in pairs)
+        noise = sum(float(np.sum((t - g) ** 2)) for t, g in pairs)
+        if not np.isfinite(noise):
+            return -EQUAL
+        if noise > 0:
+            worst = min(worst, 10 * float(np.log10(signal / noise)) if signal > 0 else -EQUAL)
+    return worst

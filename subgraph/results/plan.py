@@ -1,0 +1,103 @@
+"""The document of a plan: which places of a model stay in float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from subgraph.documents import Number, absent, keyed
+
+SCHEMA: Final = "subcut.plan/1"
+
+
+@dataclass(frozen=True)
+class KeptPlace:
+    """One place that stays in float.
+
+    Attributes:
+        name: of the node, operator or tensor, or "output NAME". nodes, ops: of it; tensors: what is read there.
+        error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst output and sample.
+    """
+
+    name: str
+    nodes: Sequence[str]
+    ops: Sequence[str]
+    tensors: Sequence[str]
+    error: Number | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanScore:
+    """A score of the task.
+
+    Attributes:
+        words: its name. limit: the least score that is accepted.
+        as_it_is: of the lowered model itself; plan: of the written one; in_float: of the float model.
+        samples: that were scored. interval: of 95 % of the draws of as many samples: the drop, or the score where its
+            least value is given; None of one sample. sure: it is within the limit.
+    """
+
+    words: str
+    limit: float
+    as_it_is: Number | None
+    plan: Number | None
+    in_float: Number = keyed("float")
+    samples: int
+    interval: tuple[float, float] | None
+    of: Literal["drop", "score"]
+    sure: bool
+
+
+@dataclass(frozen=True)
+class PlanTried:
+    """One model that was run: how many places it keeps, and whether it was accepted."""
+
+    kept: int
+    accepted: bool
+    score: Number | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSeconds:
+    """Of one run over all samples, the fastest of a few that were run in turn: the float model and the written one."""
+
+    in_float: float = keyed("float")
+    plan: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDocument:
+    """Everything about one plan.
+
+    Attributes:
+        says: the answer in a line. precision: of what is lowered. unit: node, operator or scale.
+        kept: what stays in float; None where no plan was accepted. places: all that may be lowered.
+        minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
+        runs: models that were asked about. tried: these, in the order of how many places they keep.
+        weights: bytes of weights, "low" and "float".
+        model: the written model. lists: by tool, the file that it takes.
+    """
+
+    schema: str = SCHEMA
+    exit_code: int
+    says: str
+    precision: str
+    unit: str
+    criterion: str
+    kept: Sequence[KeptPlace] | None
+    places: int
+    minimal: bool
+    proven: int
+    runs: int
+    seconds: float
+    score: PlanScore | None
+    tried: Sequence[PlanTried]
+    weights: Mapping[str, int] | None
+    run_seconds: PlanSeconds | None
+    model: str | None
+    lists: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    command: str = ""
+    path: str | None = absent()

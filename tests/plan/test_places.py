@@ -1,0 +1,65 @@
+"""What of a model may be lowered, and what is lowered together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from subgraph.graph.graph import Graph
+from subgraph.graph.quantization import Scale
+from subgraph.plan.places import OUTPUT, Quantized, Rounded, Twin, Unit, narrowable, places, rounded_to, symmetric
+from subgraph.precision import Precision
+from tests.helpers import text_models
+
+NET = """
+g (float[1, 4] x, int64[1] k, bool c) => (float[1, 4] y, float[?, ?] z) {
+    [first] h = MatMul (x, w)
+    [relu] r = Relu (h)
+    [second] y = MatMul (r, w)
+    [shape] s = Shape (r)
+    [reshape] f = Reshape (r, k)
+    [both] z = If (c) <then_branch = a () => (float[1, 4] t) { t = Neg (r) },
+                       else_branch = b () => (float[1, 4] e) { e = Abs (r) }>
+}
+"""
+FORM = Quantized(Scale((0.1,), (0,)), "int8")
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Graph:
+    return text_models.load(tmp_path, NET, w=np.eye(4, dtype=np.float32)).prepare()
+
+
+def test_a_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
+    twin = Twin(Precision.INT8, {"x": FORM, "w": FORM, "r": FORM, "y": FORM})
+    found = {place.name: place.reads for place in places(net, twin, Unit.NODE)}
+    assert found["first"] == {(0, "x"), (0, "w")} and found["second"] == {(2, "r"), (2, "w")}
+    assert found["output y"] == {(OUTPUT, "y")} and "relu" not in found
+    by_operator = {place.name: place.nodes for place in places(net, twin, Unit.OPERATOR)}
+    assert by_operator["MatMul"] == (0, 2) and by_operator["output y"] == ()
+    by_scale = {place.name: place.reads for place in places(net, twin, Unit.SCALE)}
+    assert by_scale["w"] == {(0, "w"), (2, "w")} and by_scale["y"] == {(OUTPUT, "y")}
+
+
+def test_what_computes_in_16_bits_are_nodes_of_floats_without_bodies(net: Graph) -> None:
+    assert narrowable(net) == {
+        0: Rounded("float16", (0, 1), (0,)), 1: Rounded("float16", (0,), (0,)), 2: Rounded("float16", (0, 1), (0,)),
+        4: Rounded("float16", (0,), (0,)),
+    }  # fmt: skip
+    assert {form.dtype for form in rounded_to(net, Precision.BF16).rounded.values()} == {"bfloat16"}
+
+
+def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
+    text = "g (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) { y = Resize (x, , s) }"
+    graph = text_models.load(tmp_path, text, s=np.array([1, 1, 2, 2], np.float32)).prepare()
+    assert narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
+
+
+def test_a_weight_by_channel() -> None:
+    value = np.array([[1.27, -0.5], [0, 0], [-2.54, 1]], np.float32)
+    scale = symmetric(value, 0)
+    assert scale.step == pytest.approx((0.01, 1.0, 0.02)) and scale.zero == (0, 0, 0) and scale.axis == 0
+    assert np.abs(scale.dequantize(scale.quantize(value, "int8")) - value).max() <= 0.01
+    assert symmetric(value, -1).axis == 1

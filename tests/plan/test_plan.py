@@ -1,0 +1,166 @@
+"""Plans as a user asks for them. Covers `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `results.plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from subgraph.plan import quantize_main
+from subgraph.plan.plan import distance
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, subcut
+
+NET = """
+g (float[1, 8] x) => (float[1, 4] y) {
+    [first] h = MatMul (x, w)
+    [relu] r = Relu (h)
+    [second] p = MatMul (r, v)
+    [tanh] t = Tanh (p)
+    [last] y = MatMul (t, u)
+}
+"""
+SAMPLES = 6
+EXACT = "ort:session.x64quantprecision=1"  # without it, int8 sums saturate on processors without VNNI
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network, samples, and it quantized twice: as it should be, and with a scale of `r` that cuts off most of it."""
+    folder, rng = tmp_path_factory.mktemp("plan"), np.random.default_rng(7)
+    w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
+    model = text_models.model(NET, w=w, v=v, u=u)
+    onnx.save(model, folder / "m.onnx")
+    (folder / "samples").mkdir()
+    samples = [rng.normal(size=(1, 8)).astype(np.float32) for _ in range(SAMPLES)]
+    for k, sample in enumerate(samples):
+        np.save(folder / "samples" / f"s{k}.npy", sample)
+    lines = [f"{k}=x={folder}/samples/s{k}.npy" for k in range(SAMPLES)]
+    (folder / "lines.txt").write_text("\n".join(lines))
+    quantize_main.main(str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "lines.txt"))
+    good = onnx.load(folder / "good.onnx")
+    for scale in good.graph.initializer:
+        if scale.name == "r_scale":
+            scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) / 40, scale.name))
+    onnx.save(good, folder / "bad.onnx")
+    return folder
+
+
+def plan(place: Path, *words: str) -> Done:
+    return subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "--json", cwd=place)
+
+
+def test_what_is_right_keeps_nothing(place: Path) -> None:
+    done = plan(place, "--candidate-model", "good.onnx", "--criterion", "cosine>0.98")
+    assert (done.code, done.document["kept"], done.document["runs"]) == (0, [], 2), done
+    assert done.document["says"].startswith("right as it is: none of 6 places")
+    assert (place / done.document["model"]).is_file()
+
+
+def test_the_one_place_is_kept_and_proven(place: Path) -> None:
+    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
+    document = done.document
+    assert done.code == 0 and [k["name"] for k in document["kept"]] == ["second"], done
+    assert (
+        document["minimal"]
+        and document["proven"] == 1
+        and document["says"] == "right with 1 of 6 places in float: second"
+    )
+    assert document["kept"][0]["tensors"] == ["r", "v"] and document["weights"] == {"low": 768, "float": 1024}
+    refused = [t for t in document["tried"] if t["kept"] == 0]
+    assert refused and not refused[0]["accepted"]
+    lists = {name: (place / file).read_text() for name, file in document["lists"].items()}
+    assert json.loads(lists["onnxruntime"])["nodes_to_exclude"] == ["second"]
+    stored = onnx.load(place / document["model"])
+    kinds = {t.name: t.data_type for t in stored.graph.initializer}
+    assert kinds["v"] == onnx.TensorProto.FLOAT and kinds["w:codes"] == kinds["u:codes"] == onnx.TensorProto.INT8
+    again = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
+    assert [k["name"] for k in again.document["kept"]] == ["second"]
+
+
+def test_a_score_of_ones_own(place: Path) -> None:
+    (place / "mine.py").write_text(
+        "import numpy as np\n"
+        "def near(outputs, samples):\n"
+        "    assert all(s['x'].shape == (1, 8) for s in samples)\n"
+        "    return float(np.mean([abs(o['y']).max() for o in outputs]))\n"
+    )
+    words = ("--candidate-model", "bad.onnx", "--score", "mine.py:near", "--drop", "20%")
+    done = plan(place, *words)
+    score = done.document["score"]
+    assert done.code in (0, 5) and [k["name"] for k in done.document["kept"]] == ["second"], done
+    assert score["plan"] >= score["limit"] > score["as_it_is"] and score["samples"] == SAMPLES
+    assert score["interval"][0] <= score["float"] - score["plan"] <= score["interval"][1]
+    text = subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "-q", cwd=place).out
+    assert "as it is" in text and "with the plan" in text and "yes: with any one of them lowered again" in text
+
+
+def test_few_samples_are_unresolved(place: Path) -> None:
+    done = subcut("plan", "m.onnx", "-i", "samples/s0.npy", "--to", "fp16", "--score", "sqnr", "--at-least", "10",
+                  "--json", cwd=place)  # fmt: skip
+    assert done.code == 5 and "one sample says nothing of others" in done.document["says"], done
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8", "uint8"])
+def test_the_lowered_model_is_made(place: Path, precision: str) -> None:
+    done = plan(place, "--to", precision, "--score", "sqnr", "--at-least", "15")
+    assert done.code in (0, 5) and done.document["kept"] is not None, done
+    assert done.document["score"]["plan"] >= 15
+    assert done.document["precision"] == {"uint8": "int8"}.get(precision, precision)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "which lower precision?"),
+        (("--to", "int7"), "--to int7: unknown"),
+        (("--to", "int8", "--candidate-model", "good.onnx"), "which lower precision?"),
+        (("--to", "int8", "--score", "top1"), "which score is good enough?"),
+        (("--to", "int8", "--drop", "1%"), "--drop goes with --score"),
+        (("--to", "int8", "--score", "topp", "--drop", "1%"), "no score 'topp'"),
+        (("--to", "int8", "--score", "none.py:f", "--drop", "1%"), "no file none.py"),
+        (("--to", "int8", "--unit", "layer"), "--unit layer: unknown"),
+        (("--candidate-model", "m.onnx"), "nothing in m.onnx is quantized"),
+    ],
+)
+def test_slips(place: Path, words: tuple[str, ...], says: str) -> None:
+    done = subcut("plan", "m.onnx", "-i", "samples", *words, cwd=place)
+    assert done.code == 2 and says in done.err, done
+
+
+def test_a_score_that_fails_is_told_with_its_words(place: Path) -> None:
+    (place / "fails.py").write_text(
+        "def f(outputs):\n    raise RuntimeError('no boxes')\ndef g(outputs):\n    return float('nan')\n"
+    )
+    for function, says in (("f", "no boxes"), ("g", "gave nan"), ("h", "has no function h")):
+        done = plan(place, "--to", "fp16", "--score", f"fails.py:{function}", "--drop", "1%")
+        assert done.code == 2 and says in done.document["error"]["what"], done
+
+
+def test_not_even_float_is_good_enough(place: Path) -> None:
+    done = plan(place, "--to", "fp16", "--score", "sqnr", "--at-least", "900")
+    assert done.code == 1 and done.document["says"].startswith("wrong: not even with every place in float"), done
+
+
+def test_the_time_is_used_up(place: Path) -> None:
+    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "0.01s", "--fresh")
+    assert done.code == 5 and done.document["kept"] is None, done
+    assert "the time is used up" in done.document["says"]
+
+
+def test_distance() -> None:
+    a = np.array([3.0, 4.0], np.float32)
+    assert distance(a, a) == 0 and distance(a, a + np.array([0, 1])) == pytest.approx(0.2)
+    assert distance(a, np.array([np.nan, 4])) == np.inf == distance(a, a[:1])
+    assert distance(np.array([np.inf, 4.0]), np.array([np.nan, 4.0])) == 0
+
+
+def test_the_document_is_that_of_the_folder(place: Path) -> None:
+    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
+    stored: dict[str, Any] = json.loads((place / done.document["path"] / "plan.json").read_text())
+    assert stored["kept"] == done.document["kept"] and stored["schema"] == "subcut.plan/1"

@@ -1,0 +1,104 @@
+"""Scores of a task: of ours and of a user's file, which runs in a process of its own; `plan.score_backend` is that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph import plugins
+from subgraph.errors import InputError, UsageError
+from subgraph.plan import score_backend
+from subgraph.plan.score import Wanted, parse_drop, read_labels
+
+
+@pytest.mark.parametrize(("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))])
+def test_a_drop(text: str, found: tuple[float, bool]) -> None:
+    assert parse_drop(text) == pytest.approx(found)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x%", "1%%", "nan"])
+def test_what_is_no_drop(text: str) -> None:
+    with pytest.raises(UsageError, match="--drop"):
+        parse_drop(text)
+
+
+def test_the_limit() -> None:
+    assert Wanted("top1", 0.1, relative=True).limit(0.8) == pytest.approx(0.72)
+    assert Wanted("top1", 0.1).limit(0.8) == pytest.approx(0.7)
+    assert Wanted("loss", 0.1, relative=True).limit(-2.0) == pytest.approx(-2.2)
+    assert Wanted("top1", at_least=0.9).limit(0.8) == 0.9
+
+
+def test_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([[1, 2], [3, 4]]))
+    assert [label.tolist() for label in read_labels(tmp_path / "a.npy", ["s", "t"])] == [[1, 2], [3, 4]]
+    (tmp_path / "named.csv").write_text("t,7\ns,5\n")
+    assert [int(label) for label in read_labels(tmp_path / "named.csv", ["s", "t"])] == [5, 7]
+    (tmp_path / "plain.csv").write_text("5\n7\n")
+    assert [int(label) for label in read_labels(tmp_path / "plain.csv", ["s", "t"])] == [5, 7]
+    with pytest.raises(InputError, match="has 2 labels, the inputs are 3 samples"):
+        read_labels(tmp_path / "plain.csv", ["s", "t", "u"])
+    (tmp_path / "bad.csv").write_text("cat\ndog\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_labels(tmp_path / "bad.csv", ["s", "t"])
+    with pytest.raises(InputError, match="no such file"):
+        read_labels(tmp_path / "none.npy", ["s"])
+
+
+def score(name: str, given: list[Any], true: list[Any]) -> float:
+    module = plugins.load("scores", name)
+    return float(module.score([{"y": np.asarray(g, np.float32)} for g in given], true))
+
+
+def truth(values: list[Any]) -> list[dict[str, Any]]:
+    return [{"y": np.asarray(v, np.float32)} for v in values]
+
+
+def labels(values: list[Any]) -> list[dict[str, Any]]:
+    return [{"label": np.asarray(v)} for v in values]
+
+
+def test_top1_and_top5() -> None:
+    rows = [[[0, 1, 0.5]], [[3, 1, 2]], [[0, 0, 1]]]
+    assert score("top1", rows, labels([1, 0, 1])) == pytest.approx(2 / 3)
+    assert score("top1", rows, truth([[[0, 1, 0]], [[0, 1, 0]], [[0, 0, 1]]])) == pytest.approx(2 / 3)
+    many = [[np.arange(10).tolist()]]
+    assert score("top5", many, labels([5])) == 1 and score("top5", many, labels([4])) == 0
+    assert score("top1", [[[0, 1], [1, 0]]], labels([[1, 1]])) == 0.5  # a batch
+
+
+def test_miou() -> None:
+    pixels = np.zeros((1, 2, 2, 2))
+    pixels[0, 1, 0] = 1  # the first row is class 1
+    assert score("miou", [pixels], labels([[[1, 1], [0, 0]]])) == 1
+    assert score("miou", [pixels], labels([[[1, 0], [0, 0]]])) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert score("miou", [pixels], truth([pixels])) == 1
+
+
+def test_sqnr() -> None:
+    assert score("sqnr", [[1.0, 2.0]], truth([[1.0, 2.0]])) == 200
+    assert score("sqnr", [[1.1, 2.0]], truth([[1.0, 2.0]])) == pytest.approx(10 * np.log10(5 / 0.01), abs=1e-3)
+    assert score("sqnr", [[np.nan, 2.0]], truth([[1.0, 2.0]])) == -200
+
+
+@pytest.mark.parametrize("name", plugins.own_names("scores"))
+def test_each_is_best_where_nothing_changes(name: str) -> None:
+    values = [np.random.default_rng(k).normal(size=(1, 7, 3, 3)) for k in range(3)]
+    assert score(name, values, truth(values)) >= score(name, [-v for v in values], truth(values))
+    assert len(plugins.help_of("scores", name)) > 20
+
+
+def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def both(outputs, samples):\n    return sum(o['y'][0] * s['x'][0] for o, s in zip(outputs, samples))\n"
+    )
+    run = score_backend.load(str(file), {"function": "both"})
+    fed: dict[str, Any] = {f"o/{k}/y": np.array([k + 1.0]) for k in range(2)}
+    fed |= {f"i/{k}/x": np.array([10.0**k]) for k in range(2)}
+    assert run({**fed, "draws": np.array([[0, 1], [1, 1]])})["score"].tolist() == [21.0, 40.0]
+    with pytest.raises(ValueError, match="has no function other"):
+        score_backend.load(str(file), {"function": "other"})
