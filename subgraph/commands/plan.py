@@ -67,8 +67,8 @@ def plan(
 
     Examples:
       subcut plan model.onnx --to int8
-      subcut plan model.onnx --to int8 -i samples/ --score top1 --drop 0.5%
-      subcut plan model.onnx --candidate-model int8.onnx -i samples/
+      subcut plan model.onnx --to fp16 --unit operator
+      subcut plan model.onnx --to int8 --score sqnr --at-least 20
 
     Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is enough.
     """
