@@ -238,6 +238,7 @@ class Identity:
     release: str = ""
     package: str = ""
     python: str = ""
+    device: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -186,7 +186,7 @@ class Candidate:
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
-            **{key: said for key in ("release", "package", "python") if (said := getattr(self, key))},
+            **{key: said for key in ("release", "package", "python", "device") if (said := getattr(self, key))},
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
             "installed": digest(command_line.installed(interpreters)),

@@ -35,7 +35,8 @@ def test_options_of_the_users_are_added_and_a_release_is_of_the_devices_package(
     environment = candidate.installation
     assert environment and environment.requirements[:2] == ("onnxruntime-gpu==1.30.0", "numpy")
     assert "nvidia-cudnn-cu13" in environment.requirements
-    assert candidate.identity("")["package"] == "onnxruntime-gpu"
+    identity = candidate.identity("")
+    assert (identity["package"], identity["device"]) == ("onnxruntime-gpu", "cuda"), "a case is run with the same"
 
 
 def test_another_build_of_onnxruntime_has_an_environment_of_its_own() -> None:
@@ -141,3 +142,13 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(monkeypatch: p
     row = doctor._device("qnn-htp")
     wanted = "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
     assert (row.usable, row.says) == (True, wanted)
+
+
+def test_without_a_gpu_its_benchmark_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import gpu
+
+    monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
+    assert gpu.main([]) == 0
+    assert capsys.readouterr().out == "no GPU here: cuda needs an NVIDIA GPU\n"
