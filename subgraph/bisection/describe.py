@@ -14,6 +14,7 @@ from subgraph.bisection.costs import require_time
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
+from subgraph.diagnosis.conclusions import Evidence, Fact
 from subgraph.diagnosis.diagnosis import diagnose
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
@@ -275,6 +276,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
     verdict = _isolated_verdict(finding, steps)
     worst = verdict.worst if verdict else None
     off, histogram = _differences(oracle, region, worst)
+    evidence = _evidence(oracle, findings, rank, steps)
     accumulated, flaky = kind is FindingKind.ACCUMULATED, kind is FindingKind.FLAKY
     return document.FindingDocument(
         kind=kind,
@@ -301,11 +303,12 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
-        evidence=_evidence(oracle, findings, rank, steps),
+        evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
+        rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
     )
 
 
-def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[document.EvidenceLine]:
+def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[Evidence]:
     """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
     trials, finding = oracle.trials, findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
@@ -321,9 +324,9 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
         require_time(trials)
-        return [document.EvidenceLine(e.kind, e.says) for e in diagnose(trials, region, verdict, withheld)]
+        return diagnose(trials, region, verdict, withheld)
     except SubcutError as e:
-        return [document.EvidenceLine("conclusion", f"not known: {e.what}")]
+        return [Evidence("conclusion", f"not known: {e.what}")]
 
 
 def _why(oracle: NodeOracle, finding: Finding) -> str:

@@ -28,6 +28,7 @@ class Fact(StrEnum):
     REFERENCE = "reference"  # onnx's own evaluator agrees with the reference
     RIGHT = "right"  # without the optimiser
     RIGHT_FINER = "right-finer"  # in full precision
+    ROUNDS = "rounds"  # the conclusion: rounding, not a bug
     SOMEWHERE = "somewhere"  # some node of the region that rounds is right alone
     SWITCH = "switch"  # without one option
     WITHIN = "within"  # rounding at the claimed precision explains the error
@@ -105,15 +106,20 @@ CONCLUSIONS = (
     ((Fact.REFERENCE,), "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
 )
 QUOTED = (Fact.INPUT, Fact.EXPORT, Fact.ALIKE, Fact.APPROXIMATE, Fact.SOMEWHERE)  # in the order of conclusions
+# The facts of those which say that the candidate rounds, and does nothing wrong.
+ROUNDING = frozenset((
+    (Fact.WITHIN,), (Fact.FITS, Fact.GRID), (Fact.FITS, Fact.RIGHT_FINER), (Fact.FITS, Fact.EVERYWHERE),
+))  # fmt: skip
 UNKNOWN = "not known: no evidence decides it"
 
 
-def conclude(evidence: Sequence[Evidence]) -> str:
-    """The conclusion that the facts of all evidence lead to."""
+def conclude(evidence: Sequence[Evidence]) -> Evidence:
+    """The conclusion that the facts of all evidence lead to; its fact is `ROUNDS` where that is all."""
     facts = {e.fact for e in evidence if e.fact}
     explains = max((e.precision for e in evidence if e.precision), key=Precision.roundoff, default=None)
-    conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed)), UNKNOWN)
+    decisive, text = next(((n, text) for n, text in CONCLUSIONS if facts.issuperset(n)), ((), UNKNOWN))
     quoted = {e.fact: e.quoted for e in reversed(evidence)}
     what = next((quoted[fact] for fact in QUOTED if fact in quoted), "")
     passes = f" ({quoted[Fact.PASS]})" if Fact.PASS in quoted else ""
-    return conclusion.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)
+    says = text.format(dtype=explains and explains.dtype, claim=explains, quoted=what, passes=passes)
+    return Evidence("conclusion", says, Fact.ROUNDS if decisive in ROUNDING else None)

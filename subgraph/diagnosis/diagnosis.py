@@ -82,7 +82,7 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if verdict.signature in NO_OUTPUTS:
         return evidence
     conclusion = conclude(evidence)
-    return [Evidence("conclusion", conclusion), *(e for e in evidence if e.says != conclusion)]
+    return [conclusion, *(e for e in evidence if e.says != conclusion.says)]
 
 
 # ---------------------------------------------------------------------------------------------------- numbers

@@ -151,6 +151,8 @@ def title(finding: Document, quoted: Quoted = str) -> str:
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
         return f"unresolved: {quoted(finding['reason'])}"
+    if finding.get("rounding"):
+        return f"contributes rounding: {region(finding, quoted)}"
     claim = "smallest failing region" if finding["certified"] else "failing region, perhaps not the smallest"
     return f"{claim}: {region(finding, quoted)}"
 
@@ -201,6 +203,9 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         return "wrong, but not in the region that was asked about"
     if not findings:
         return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
+    only_rounds = all(f.get("rounding") and innermost(f) == [f] for f in findings)
+    if only_rounds and document["whole"]["status"] == "fail":
+        return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
     masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] == "agree" else ""
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
@@ -211,6 +216,14 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         return f"{masked}{what}{since(document)}: {nodes}: {'; '.join(_place(f, quoted) for f in findings)}"
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
+
+
+def _rounding(document: Document, quoted: Quoted) -> str:
+    """Where every finding is rounding, none is a culprit: `wrong by numpy, but only by rounding, not a bug: …`."""
+    shared = [[c["node"] for c in f.get("contributors") or ()] or f["nodes"] for f in document["findings"]]
+    nodes = list(dict.fromkeys(node for one in shared for node in one))
+    some = f"; {listed(nodes, quoted)} contribute{'s' if len(nodes) == 1 else ''} most" if nodes else ""
+    return f"wrong by {quoted(document['criterion'])}, but only by rounding, not a bug: no node is a culprit{some}"
 
 
 def _agreeing(document: Document, quoted: Quoted) -> str:

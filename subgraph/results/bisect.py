@@ -290,6 +290,7 @@ class FindingDocument:
         verdict: of the region alone, in a fresh process.
         growth: the model's first nodes run on its own inputs. contributors: largest share first.
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
+        rounding: the candidate rounds there, and does nothing wrong; left out where that is not known.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
     """
 
@@ -320,6 +321,7 @@ class FindingDocument:
     inside: InsideDocument | None = absent()
     blame: Sequence[str] | None = absent()
     evidence: Sequence[EvidenceLine] = ()
+    rounding: bool | None = absent()
 
 
 @dataclass(frozen=True)

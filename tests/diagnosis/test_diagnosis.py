@@ -319,7 +319,7 @@ def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
 def test_nothing_decides() -> None:
     from subgraph.diagnosis.conclusions import Evidence, conclude
 
-    assert conclude([Evidence("noise", "")]) == UNKNOWN
+    assert conclude([Evidence("noise", "")]).says == UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------------ compare

@@ -657,6 +657,21 @@ def test_shares_that_do_not_overlap_tell_what_is_left() -> None:
         assert "together they explain 80 % of the final error; 20 % is left" in render(form, document), form
 
 
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_where_all_findings_are_rounding_none_is_a_culprit(form: str) -> None:
+    """Seven MatMul, each "rounding, not a bug", were "wrong: 1 of 27 nodes …; 6 more findings"."""
+    document = RUNS["culprits"]()
+    for finding in document["findings"]:
+        finding["rounding"] = True
+    nodes = [node for finding in document["findings"] for node in finding["nodes"]]
+    assert problem(document) == ""
+    text = html.unescape(render(form, document)).replace("`", "")
+    assert f"only by rounding, not a bug: no node is a culprit; {', '.join(nodes)} contribute most" in text
+    assert f"contributes rounding: {nodes[0]}" in text and "smallest failing region" not in text
+    document["findings"][1]["rounding"] = False
+    assert "no node is a culprit" not in render(form, document)
+
+
 def test_nan_comes_before_a_relative_error() -> None:
     document = RUNS["culprits"]()
     document["findings"][1]["verdict"]["outputs"][0]["errors"]["max_rel"] = 1.8e-7
