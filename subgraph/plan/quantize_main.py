@@ -38,7 +38,6 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
 
 def main(source: str, made: str, dtype: str, samples: str) -> None:
     """Quantize, and write the model."""
-    logging.disable(logging.WARNING)  # advises to preprocess, which renames tensors
     model = onnx.load(source)
     _initialize(model.graph)
     quantize_static(
@@ -65,4 +64,5 @@ def _initialize(graph: Any) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # advises to preprocess, which renames tensors
     main(*sys.argv[1:])

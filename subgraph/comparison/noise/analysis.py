@@ -88,6 +88,11 @@ class RoundingSites:
     value_shaped: set[str] = field(default_factory=set)
     coarsest: dict[str, str] = field(default_factory=dict)
 
+    def forget_quantizers(self) -> None:
+        """Let rounding alone move what quantizers make."""
+        self.quantizers = ()
+        self.quantized.clear()
+
 
 def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Record]) -> RoundingSites:
     """Where rounding acts. `records`: of the region's inputs at least. Complexity: linear in the nodes above it.

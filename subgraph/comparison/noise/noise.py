@@ -65,6 +65,7 @@ class RegionNoise:
         memo: Memo | None = None,
         *,
         other_program: bool = False,
+        own_steps: bool = True,
     ) -> None:
         """Runs nothing yet.
 
@@ -75,9 +76,13 @@ class RegionNoise:
                 `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
             other_program: another program than `reference` made `tensors`; how far perturbation moves the values of
                 `reference` is added to them.
+            own_steps: where the region quantizes, perturbed runs move its codes by a step. False: no more than rounding
+                before the quantizer moves them.
         """
         self.graph, self.region, self.tensors = graph, region, tensors
         self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve())
+        if not own_steps:
+            self.sampler.sites.forget_quantizers()
         self._memo, self._scratch, self._other_program = memo or self._make, scratch, other_program
         self._lock = threading.RLock()
         self._offsets: dict[str, Array] = {}
