@@ -271,11 +271,11 @@ def text(document: PlanDocument) -> str:
     if document.kept:
         rows.append(("minimal", _minimal(document)))
         rows += [("", clean(place.name)) for place in document.kept[MAX_NAMED:]]
-    if document.weights and document.run_seconds:
+    if document.weights:
         low, every = document.weights["low"], sum(document.weights.values())
         share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"
         times = document.run_seconds
-        ratio = f", {times.plan / times.in_float:.2f} × the time" if times.in_float else ""
+        ratio = f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""
         rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
     if document.path:
         rows.append(("lists", f"{', '.join(document.lists)}: {clean(document.path)}/lists/"))

@@ -97,16 +97,20 @@ class Planner:
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
-        if time.monotonic() > self.trials.workers.deadline:
-            raise OutOfTime("the time is used up")
         key = digest(self._identity, sorted(map(list, self.reads(kept))))
 
         def anew(into: Path) -> RunResult:
+            if self.is_over():
+                raise OutOfTime("the time is used up")
             with self.trials.temporary_folder() as folder:
                 self.draft(kept).save(folder / "model.onnx")
                 return self.trials.workers.run(self._job(folder / "model.onnx", into))
 
         return load_or_run(self.trials.store, [key], anew)[0]
+
+    def is_over(self) -> bool:
+        """Is the time that the user gave used up?"""
+        return time.monotonic() > self.trials.workers.deadline
 
     def _job(self, model: Path, into: Path) -> Job:
         names = list(self.trials.graph.inputs)
@@ -169,8 +173,13 @@ class Planner:
         order = sorted(every, key=lambda k: (-self.errors.get(k, 0.0), k))
         return smallest(order, lambda kept: self.judge(kept).accepted)
 
-    def seconds(self, kept: Collection[int]) -> PlanSeconds:
-        """Of a run over all samples, in turn: the float model, and that in which these places are kept."""
+    def seconds(self, kept: Collection[int]) -> PlanSeconds | None:
+        """Of a run over all samples, in turn: the float model, and that in which these places are kept.
+
+        None where there is no time left for it.
+        """
+        if self.is_over():
+            return None
         every = range(len(self.places))
         times: list[tuple[float, float]] = []
         with self.trials.temporary_folder() as folder:

@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from subgraph.plan import quantize_main
-from subgraph.plan.plan import distance
+from subgraph.plan.plan import Planner, distance
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -151,6 +151,24 @@ def test_the_time_is_used_up(place: Path) -> None:
     done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "0.01s", "--fresh")
     assert done.code == 5 and done.document["kept"] is None, done
     assert "the time is used up" in done.document["says"]
+
+
+@pytest.mark.parametrize("asked", [3, 6, 9])
+def test_what_was_found_when_the_time_is_used_up_is_written(
+    place: Path, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    left = [asked]
+
+    def is_over(_: Planner) -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    monkeypatch.setattr(Planner, "is_over", is_over)
+    done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--fresh")
+    document = done.document
+    assert done.code == 0 and document["kept"] and not document["minimal"], done
+    assert "second" in [k["name"] for k in document["kept"]] and document["run_seconds"] is None
+    assert document["proven"] < len(document["kept"]) and (place / document["model"]).is_file()
 
 
 def test_distance() -> None:
