@@ -147,6 +147,7 @@ def test_no_edited_document_is_an_internal_error(file: str, documents: Path, dat
          r"the request is damaged: identity: expected an object, not a list"),
         (f"{FOUND}/manifest.json", ("request", "identity", "timeout"), 10**400, "out of bounds"),
         (f"{LOOP}/state.json", ("request", "feeding", "seed"), None, r"feeding\.seed: expected a whole number"),
+        (f"{LOOP}/state.json", ("samples", 0, "origins", "in"), DELETED, "is damaged: KeyError 'origins of in'"),
         (f"{LOOP}/state.json", ("asked", 0, "key"), DELETED, r"asked\[0\]\.key: is missing"),
         (f"{LOOP}/todo/1/manifest.json", ("outputs", 0, "samples", 0, "files"), [], "names no file of an output"),
         ("subcut.json", ("timeout",), 10**400, r"subcut\.toml: 'timeout' must be a number"),

@@ -204,7 +204,7 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if not findings:
         return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
     only_rounds = all(f.get("rounding") and innermost(f) == [f] for f in findings)
-    if only_rounds and document["whole"]["status"] == "fail":
+    if only_rounds and any(f["kind"] != "accumulated" for f in findings) and document["whole"]["status"] == "fail":
         return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
     masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] == "agree" else ""

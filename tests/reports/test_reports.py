@@ -130,6 +130,14 @@ def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: An
         assert (problem(other) == "") == valid(other), problem(other)
 
 
+def test_a_document_from_before_the_noise_was_kept_is_rendered() -> None:
+    document = RUNS["culprit"]()
+    for output in document["findings"][0]["verdict"]["outputs"]:
+        output.pop("noise", None)
+    assert problem(document) == ""
+    assert rendered(plugins.load("reports", "html"), document, {})
+
+
 def test_a_departure_is_named() -> None:
     document = RUNS["culprit"]()
     del document["findings"][0]["nodes"]

@@ -109,6 +109,9 @@ class ManualState(SavedState):
         Raises:
             ValueError, KeyError, UsageError: the parts of the state do not fit each other.
         """
+        for sample in self.samples:
+            if missing := [record.name for record in sample.fed if record.name not in sample.origins]:
+                raise KeyError(f"origins of {missing[0]}")
         request, outputs = self.request, self.recorded.outputs if self.recorded else ()
         if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
             raise ValueError("batch or repeat is out of bounds")
