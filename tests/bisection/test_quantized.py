@@ -89,6 +89,7 @@ def wild(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded: Path) -> None:
     """It was right within int8 rounding."""
     done = asked(padded, "bisect", "pads.py:value=0.04")
@@ -96,6 +97,7 @@ def test_a_claim_of_int8_excuses_nothing_in_a_model_that_quantizes_itself(padded
     assert [f["nodes"] for f in done.document["findings"]] == [["d1", "pad", "q2"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["bisect", "compare"])
 def test_where_a_step_moves_the_whole_beyond_use_the_pieces_decide(command: str, wild: Path) -> None:
     right = asked(wild, command, "shifts.py:steps=1")
