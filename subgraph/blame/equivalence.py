@@ -90,9 +90,8 @@ class OriginalRegion:
                     continue
                 equal = False
                 judgement = _judge(self._noise[k].of(name), record, theirs[name])
-                if (
-                    judgement.status is Status.AGREE and record.dtype in CODES
-                ):  # what ties in one may be none in the other
+                is_code = record.dtype in CODES  # what is a tie in one form may be none in the other
+                if judgement.status is Status.AGREE and is_code:
                     noise = self._noise_of(form, k, theirs)
                     judgement = _judge(noise.of(name), theirs[name], record)
                 if judgement.status is not Status.AGREE:

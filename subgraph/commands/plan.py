@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
 MAX_NAMED = 5  # places in the first line
+MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 HALF = 0.5  # of the places: beyond, no plan helps
 
 
@@ -139,6 +140,7 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
     from subgraph.plan import lower, places, quantize
     from subgraph.precision import Precision
     from subgraph.runtime.remote.remote_pool import open_workers
+    from subgraph.storage.folders import scratch
     from subgraph.trials.matching.pair_models import pair_models
     from subgraph.trials.session import open_trials
 
@@ -149,9 +151,11 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
     with asked.reference() as reference, open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16"):
-            graph = lower.raised(graph, Path(stack.enter_context(TemporaryDirectory(prefix="subcut-"))))
+            graph = lower.raised(graph, stack.enter_context(scratch(Path(gettempdir()), "subcut-raised")))
         with open_trials(graph, setup, reference, workers) as trials:
             trials.values.need(list(graph.inputs))
+            if graph.path != asked.model_path:
+                _require_unchanged(asked, trials)
             if to in quantize.TYPES:
                 log.info("quantized by onnxruntime, calibrated on %s", count(len(trials.values.records), "sample"))
                 folder = trials.scratch / "quantized"
@@ -161,6 +165,32 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
                 trials = replace(trials, candidate_model=other)
             pair = trials.candidate_model
             yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
+
+
+def _require_unchanged(asked: Asked, trials: Trials) -> None:
+    """
+    Raises:
+        ModelError: the model at the newer opset gives other outputs than the user's.
+    """
+    from subgraph.errors import ModelError
+    from subgraph.graph.graph import load
+    from subgraph.plan.plan import distance
+    from subgraph.runtime.reference_values import ReferenceValues
+
+    graph, folder = load(asked.model_path), trials.scratch / "original"
+    own = ReferenceValues(graph.prepare(), trials.reference, asked.feeding.plan(graph, graph.inputs), folder)
+    names = [n for n in graph.outputs if n in graph.maker]
+    own.need(names)
+    trials.values.need(names)
+    for name in names:
+        pairs = zip(own.records, trials.values.records, strict=True)
+        off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
+        if off > MAX_CONVERTED:
+            what = (
+                f"at a newer opset, as onnx converts it, {clean(graph.path.name)} gives other values of '{clean(name)}'"
+            )
+            raise ModelError(f"{what}: off by {off:.2g}", "export it with opset 13 or newer")
+    log.info("%s was converted to a newer opset; its outputs are the same", clean(graph.path.name))
 
 
 def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Planner:
@@ -177,17 +207,20 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
     from subgraph.plan.lower import stored_bytes
     from subgraph.plan.result_folder import kept_places
     from subgraph.results.plan import PlanDocument, PlanTried
+    from subgraph.verdict import Status
 
     score = _score(planner, found)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: len(t.kept))
     notes = []
+    if lost := sum(t.judged.status is Status.UNRESOLVED for t in tried):
+        notes.append(f"{count(lost, 'model')} of {len(tried)} could not be run or judged: -v shows why")
     if own := len(planner.twin.own):
         notes.append(f"{count(own, 'weight')} of the lowered model are others there (folded, say): quantized anew")
     if found and len(found.kept) > HALF * len(planner.places):
         notes.append("more than half of the places stay: the ranges of this model do not fit the lower precision")
     document = PlanDocument(
-        exit_code=1 if planner.problem else 5 if found is None or unsure else 0,
+        exit_code=1 if planner.is_wrong else 5 if found is None or unsure else 0,
         says="",
         precision=planner.twin.precision,
         unit=planner.unit,
@@ -206,7 +239,8 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         notes=notes,
         command=command_line(),
     )
-    return replace(document, says=f"wrong: {planner.problem}" if planner.problem else _says(document))
+    problem = f"{'wrong' if planner.is_wrong else 'unresolved'}: {planner.problem}" if planner.problem else ""
+    return replace(document, says=problem or _says(document))
 
 
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:
@@ -288,4 +322,4 @@ def _minimal(document: PlanDocument) -> str:
     kept = len(document.kept or ())
     if document.minimal:
         return "yes: with any one of them lowered again, it is refused"
-    return f"not proven: the time is used up, {document.proven} of {kept} were lowered again and refused"
+    return f"not proven: {document.proven} of {kept} were lowered again and refused, the others not run, or not judged"

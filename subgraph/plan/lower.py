@@ -68,6 +68,7 @@ class _Lowering:
         self.names: dict[str, str] = {}  # of lowered values, by tensor
         self.narrow: dict[str, str] = {}  # of values in float16, by tensor
         self.made: list[Any] = []
+        self.constants: set[str] = set()  # names of weights that were added
 
     def run(self) -> Draft:
         by_node: dict[int, set[str]] = {}
@@ -204,8 +205,9 @@ class _Lowering:
         self.made.append(helper.make_node(op, reads, makes, name=f"{makes[0]}/{op}", **attributes))
 
     def _constant(self, name: str, value: Array) -> str:
-        if all(t.name != name for t in self.proto.initializer):
-            self.proto.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        if name not in self.constants:
+            self.constants.add(name)
+            self.proto.initializer.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def _drop_unread(self) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, Semaphore
@@ -23,7 +23,7 @@ from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
 from subgraph.plan.lower import lowered
 from subgraph.plan.places import Place, Read, Twin, Unit, places
-from subgraph.plan.score import Acceptance, Judged
+from subgraph.plan.score import Acceptance, Judged, not_run
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
@@ -31,6 +31,7 @@ from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import digest
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
+from subgraph.verdict import Status
 from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
@@ -55,6 +56,7 @@ class Planner:
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
         problem: why there is no plan, other than that the time is used up; "" where there may be one.
+        is_wrong: the problem is that the float model was judged, and is not accepted.
     """
 
     trials: Trials
@@ -65,6 +67,7 @@ class Planner:
     tried: dict[frozenset[int], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
     problem: str = ""
+    is_wrong: bool = False
     _lock: Lock = field(default_factory=Lock)
 
     @cached_property
@@ -125,7 +128,7 @@ class Planner:
             with self._lock:
                 self.tried[key] = Tried(key, judged)
                 number = len(self.tried)
-            what = "accepted" if judged.accepted else "refused"
+            what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(judged.status, "unresolved")
             log.info("%d: %d of %d places in float: %s   %s", number, len(key), len(self.places), what, judged.why)
         return self.tried[key].judged
 
@@ -162,7 +165,10 @@ class Planner:
         every = frozenset(range(len(self.places)))
         try:
             if not (judged := self.judge(every)).accepted:
-                self.problem = f"not even with every place in float: {judged.why}"
+                self.problem, self.is_wrong = (
+                    f"not even with every place in float: {judged.why}",
+                    judged.status is Status.FAIL,
+                )
                 return None
             if self.judge(()).accepted:
                 return Found((), 0)
@@ -171,7 +177,9 @@ class Planner:
             if not self.errors:
                 return None
         order = sorted(every, key=lambda k: (-self.errors.get(k, 0.0), k))
-        return smallest(order, lambda kept: self.judge(kept).accepted)
+        found = smallest(order, lambda kept: self.judge(kept).accepted)
+        lowered_again = (self.tried.get(frozenset(found.kept) - {place}) for place in found.kept)
+        return replace(found, proven=sum(one is not None and one.judged.status is Status.FAIL for one in lowered_again))
 
     def seconds(self, kept: Collection[int]) -> PlanSeconds | None:
         """Of a run over all samples, in turn: the float model, and that in which these places are kept.
@@ -218,4 +226,4 @@ def score_as_it_is(planner: Planner) -> Judged:
     try:
         return planner.acceptance.judge(trials.run(trials.whole()))
     except SubcutError as e:
-        return Judged(False, e.what)
+        return not_run(e.what)

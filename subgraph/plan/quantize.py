@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +26,10 @@ def quantized(graph: Graph, dtype: str, samples: Feeds, folder: Path) -> Path:
     """
     source, made = folder / "float.onnx", folder / f"{graph.path.stem}-{dtype}.onnx"
     copy_model(graph, source)
-    words = [f"{k}={name}={sample[name].files[0]}" for k, sample in enumerate(samples) for name in graph.inputs]
-    (folder / "samples.txt").write_text("\n".join(words), encoding="utf-8")
+    files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
+    (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
     command: list[str | Path] = [sys.executable, "-P", "-m", "subgraph.plan.quantize_main", source, made, dtype]
-    command.append(folder / "samples.txt")
+    command.append(folder / "samples.json")
     try:
         done = children.run(command, timeout=TIMEOUT, cwd=folder)
     except subprocess.TimeoutExpired as e:

@@ -1,11 +1,12 @@
 """A script: `MODEL OUT TYPE SAMPLES` quantizes a model by onnxruntime's quantize_static, calibrated on samples.
 
-SAMPLES has a line `SAMPLE=INPUT=FILE.npy` for each. Weights are int8 by channel; a Relu stays beside its quantizer, so
+SAMPLES is JSON: per sample, input -> .npy file. Weights are int8 by channel; a Relu stays beside its quantizer, so
 that tensors keep their meaning.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -22,13 +23,8 @@ TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.
 class Samples(CalibrationDataReader):  # type: ignore[misc]
     """The samples, one after the other."""
 
-    def __init__(self, lines: list[str]) -> None:
-        self._samples: dict[str, dict[str, str]] = {}
-        for line in lines:
-            sample, _, rest = line.partition("=")
-            name, _, file = rest.rpartition("=")
-            self._samples.setdefault(sample, {})[name] = file
-        self._rest: Iterator[dict[str, str]] = iter(self._samples.values())
+    def __init__(self, samples: list[dict[str, str]]) -> None:
+        self._rest: Iterator[dict[str, str]] = iter(samples)
 
     def get_next(self) -> dict[str, Any] | None:
         """The next sample; None behind the last."""
@@ -41,7 +37,7 @@ def main(source: str, made: str, dtype: str, samples: str) -> None:
     model = onnx.load(source)
     _initialize(model.graph)
     quantize_static(
-        model, made, Samples(Path(samples).read_text(encoding="utf-8").splitlines()),
+        model, made, Samples(json.loads(Path(samples).read_text(encoding="utf-8"))),
         quant_format=QuantFormat.QDQ, per_channel=True, activation_type=TYPES[dtype], weight_type=QuantType.QInt8,
         extra_options={"QDQKeepRemovableActivations": True},
     )  # fmt: skip

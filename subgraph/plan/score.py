@@ -35,11 +35,25 @@ INTERVAL = (2.5, 97.5)  # percentiles of the drop
 
 @dataclass(frozen=True)
 class Judged:
-    """What was said of one model. `score`: where a score decides."""
+    """What was said of one model.
 
-    accepted: bool
+    Attributes:
+        status: AGREE where it is accepted, FAIL where it was run and is not, else UNRESOLVED.
+        score: where a score decides.
+    """
+
+    status: Status
     why: str
     score: float | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.status is Status.AGREE
+
+
+def not_run(why: str) -> Judged:
+    """Of a model that the candidate does not run: that says nothing about its precision."""
+    return Judged(Status.UNRESOLVED, f"it does not run: {why}")
 
 
 class Acceptance(Protocol):
@@ -56,8 +70,10 @@ class ByCriterion:
     trials: Trials
 
     def judge(self, result: RunResult) -> Judged:
+        if result.failure:
+            return not_run(result.failure.why)
         verdict = self.trials.verdict_of(self.trials.whole(), result)
-        return Judged(verdict.status is Status.AGREE, verdict.why or verdict.status.value)
+        return Judged(verdict.status, verdict.why or verdict.status.value)
 
 
 @dataclass(frozen=True)
@@ -118,9 +134,13 @@ class ByScore:
 
     def judge(self, result: RunResult) -> Judged:
         if result.failure:
-            return Judged(False, result.failure.why)
+            return not_run(result.failure.why)
+        names = [name for name in self.float_outputs[0] if any(name not in sample for sample in result.tensors)]
+        if names:
+            return not_run(f"it gives no output {clean(names[0])}")
         score = self.of(result.tensors)[0]
-        return Judged(score >= self.limit, f"{score:.6g}, wanted {self.limit:.6g}", score)
+        status = Status.AGREE if score >= self.limit else Status.FAIL
+        return Judged(status, f"{score:.6g}, wanted {self.limit:.6g}", score)
 
     def of(self, outputs: Feeds, draws: Array | None = None) -> list[float]:
         """The score of these outputs; of each draw of the samples, where some are given.

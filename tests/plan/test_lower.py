@@ -76,6 +76,7 @@ def test_a_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     form = TWIN.forms["w"]
     assert isinstance(form, Quantized)
     assert np.allclose(values["h"], through(X) @ through(W, form), rtol=1e-5, atol=1e-5)
+    assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {()}  # else no int8 Add runs
     assert stored_bytes(net, TWIN, {(0, "w")}) == {"low": 64, "float": 64}
 
 

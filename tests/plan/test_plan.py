@@ -40,9 +40,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = [rng.normal(size=(1, 8)).astype(np.float32) for _ in range(SAMPLES)]
     for k, sample in enumerate(samples):
         np.save(folder / "samples" / f"s{k}.npy", sample)
-    lines = [f"{k}=x={folder}/samples/s{k}.npy" for k in range(SAMPLES)]
-    (folder / "lines.txt").write_text("\n".join(lines))
-    quantize_main.main(str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "lines.txt"))
+    files = [{"x": f"{folder}/samples/s{k}.npy"} for k in range(SAMPLES)]
+    (folder / "files.json").write_text(json.dumps(files))
+    quantize_main.main(str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "files.json"))
     good = onnx.load(folder / "good.onnx")
     for scale in good.graph.initializer:
         if scale.name == "r_scale":
@@ -169,6 +169,33 @@ def test_what_was_found_when_the_time_is_used_up_is_written(
     assert done.code == 0 and document["kept"] and not document["minimal"], done
     assert "second" in [k["name"] for k in document["kept"]] and document["run_seconds"] is None
     assert document["proven"] < len(document["kept"]) and (place / document["model"]).is_file()
+
+
+def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
+    """That a model does not run is no reason to keep a place in float, and the float model may be the only one."""
+    (place / "float_only.py").write_text(
+        "import onnx, onnxruntime\n"
+        "def load(model, options):\n"
+        "    if any(n.op_type == 'DequantizeLinear' for n in onnx.load(model).graph.node):\n"
+        "        raise ValueError('no int8 here')\n"
+        "    session = onnxruntime.InferenceSession(model)\n"
+        "    names = [o.name for o in session.get_outputs()]\n"
+        "    return lambda feeds: dict(zip(names, session.run(None, dict(feeds))))\n"
+    )
+    done = subcut("plan", "m.onnx", "-i", "samples", "-c", "float_only.py", "--candidate-model", "bad.onnx",
+                  "--criterion", "cosine>0.98", "--json", cwd=place)  # fmt: skip
+    document = done.document
+    assert len(document["kept"]) == document["places"] and not document["minimal"] and not document["proven"], done
+    assert any("could not be run or judged" in note for note in document["notes"])
+
+
+def test_an_old_opset_is_converted_and_said(place: Path) -> None:
+    model = onnx.load(place / "m.onnx")
+    model.opset_import[0].version = 11
+    (place / "old").mkdir(exist_ok=True)
+    onnx.save(model, place / "old" / "m.onnx")
+    done = subcut("plan", "old/m.onnx", "-i", "samples", "-c", EXACT, "--to", "int8", "--json", cwd=place)
+    assert done.code == 0 and "was converted to a newer opset; its outputs are the same" in done.err, done
 
 
 def test_distance() -> None:

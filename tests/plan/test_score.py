@@ -70,6 +70,19 @@ def test_top1_and_top5() -> None:
     assert score("top1", [[[0, 1], [1, 0]]], labels([[1, 1]])) == 0.5  # a batch
 
 
+def test_what_is_nan_is_no_hit() -> None:
+    broken = [[[np.nan, 1, 0.5]]]
+    assert score("top1", broken, labels([0])) == score("top5", broken, labels([0])) == 0
+    pixels = np.full((1, 2, 2, 2), np.nan)
+    assert score("miou", [pixels], labels([[[0, 0], [0, 0]]])) == 0
+
+
+def test_sqnr_of_what_holds_no_floats_is_no_score() -> None:
+    module = plugins.load("scores", "sqnr")
+    with pytest.raises(ValueError, match="no output holds floats"):
+        module.score([{"y": np.array([1])}], [{"y": np.array([1])}])
+
+
 def test_miou() -> None:
     pixels = np.zeros((1, 2, 2, 2))
     pixels[0, 1, 0] = 1  # the first row is class 1

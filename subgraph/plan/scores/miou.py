@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 CLASSES = 1  # axis of the first output
+NO_CLASS = -1  # of a pixel with NaN
 
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
@@ -16,7 +17,8 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     either: dict[int, int] = {}
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))
-        found = np.asarray(given[name]).argmax(CLASSES).reshape(-1)
+        values = np.asarray(given[name])
+        found = np.where(np.isnan(values).any(CLASSES), NO_CLASS, values.argmax(CLASSES)).reshape(-1)
         wanted = true["label"] if "label" in true else np.asarray(true[name]).argmax(CLASSES)
         wanted = np.asarray(wanted).reshape(-1)
         for kind in np.union1d(found, wanted).tolist():

@@ -12,8 +12,10 @@ EQUAL = 200.0  # dB, of outputs that are equal
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
     """10·log10(Σ reference² / Σ difference²), over all samples."""
-    worst = EQUAL
-    for name in (n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"):
+    worst, names = EQUAL, [n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"]
+    if not names:
+        raise ValueError("no output holds floats")
+    for name in names:
         pairs = [
             (np.asarray(t[name], np.float64), np.asarray(g[name], np.float64))
             for g, t in zip(outputs, truth, strict=True)

@@ -9,11 +9,12 @@ import numpy as np
 
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first output, over its last axis; a batch counts as many."""
+    """Of the first output, over its last axis; a batch counts as many. Where a value is NaN it is no hit."""
     hits: list[bool] = []
     for given, true in zip(outputs, truth, strict=True):
         name = next(iter(given))
         best = np.atleast_1d(given[name]).argmax(-1).reshape(-1)
         wanted = true["label"] if "label" in true else np.atleast_1d(true[name]).argmax(-1)
-        hits += (best == np.asarray(wanted).reshape(-1)).tolist()
+        sound = ~np.isnan(np.atleast_1d(given[name])).any(-1).reshape(-1)
+        hits += (sound & (best == np.asarray(wanted).reshape(-1))).tolist()
     return float(np.mean(hits))
