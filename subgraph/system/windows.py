@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import shlex
@@ -38,7 +39,7 @@ LAST_WORDS = 0.5  # seconds for what an ended process wrote to arrive
 LOCK_AT = 1 << 62  # the byte that is locked: behind all contents, since a lock of Windows keeps others from reading
 RETRY, RETRY_FOR = 0.01, 3.0  # seconds, where another program has a file open: a virus scanner, an indexer, a reader
 CREATE_SUSPENDED = 4
-LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, KILL_ON_JOB_CLOSE = 4, 0x200, 0x2000  # JOB_OBJECT_LIMIT_…
+LIMIT_JOB_TIME, LIMIT_JOB_MEMORY, BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 4, 0x200, 0x800, 0x2000  # JOB_OBJECT_LIMIT_…
 PROCESS_ID_LIST, EXTENDED_LIMITS = 3, 9  # of JOBOBJECTINFOCLASS
 MAX_PROCESSES = 4096  # of a job, that are looked at
 FAIL_IMMEDIATELY, EXCLUSIVE_LOCK, ERROR_LOCK_VIOLATION = 1, 2, 33  # of LockFileEx
@@ -55,7 +56,7 @@ CRASHES = {
 }
 
 _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-_kernel.CreateJobObjectW.restype = wintypes.HANDLE
+_kernel.CreateJobObjectW.restype = _kernel.GetCurrentProcess.restype = wintypes.HANDLE
 
 
 def _check(result: int) -> int:
@@ -94,6 +95,40 @@ class _ProcessIds(ctypes.Structure):  # JOBOBJECT_BASIC_PROCESS_ID_LIST
     )
 
 
+def _new_job() -> wintypes.HANDLE:
+    return wintypes.HANDLE(_check(_kernel.CreateJobObjectW(None, None)))
+
+
+def _limit(job: wintypes.HANDLE | None, limits: _Limits) -> None:
+    _check(_kernel.SetInformationJobObject(job, EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
+
+
+_starting = threading.Lock()  # of children, one at a time
+
+
+@functools.cache
+def _own_job() -> wintypes.HANDLE:
+    """A job of this process, which its children are in as well."""
+    job = _new_job()
+    _check(_kernel.AssignProcessToJobObject(job, wintypes.HANDLE(_kernel.GetCurrentProcess())))
+    return job
+
+
+@contextlib.contextmanager
+def _children_end_with_this_process() -> Iterator[None]:
+    """A child that starts in the block ends with this process, if that is killed in the block.
+
+    It would stay for ever: suspended, and not yet in the job of its group. Behind the block others, such as the browser
+    of `subcut view`, outlive this process again.
+    """
+    with _starting:
+        _limit(_own_job(), _Limits(LimitFlags=KILL_ON_JOB_CLOSE | BREAKAWAY_OK))
+        try:
+            yield
+        finally:
+            _limit(_own_job(), _Limits(LimitFlags=BREAKAWAY_OK))
+
+
 class ProcessGroup(subprocess.Popen[bytes]):
     """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
 
@@ -110,18 +145,19 @@ class ProcessGroup(subprocess.Popen[bytes]):
         if memory is not None:
             self._limits.LimitFlags |= LIMIT_JOB_MEMORY
             self._limits.JobMemoryLimit = memory
-        self._job: wintypes.HANDLE | None = wintypes.HANDLE(_check(_kernel.CreateJobObjectW(None, None)))
+        self._job: wintypes.HANDLE | None = _new_job()
         try:
             self.allow(seconds)
             environment = {"PYTHONIOENCODING": "utf-8", **(os.environ if env is None else env)}
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
-            super().__init__([str(word) for word in words], env=environment, creationflags=flags, **options)
-            process = wintypes.HANDLE(int(self._handle))  # type: ignore[attr-defined]
-            try:
-                _check(_kernel.AssignProcessToJobObject(self._job, process))
-            except OSError:
-                self.kill()
-                raise
+            with _children_end_with_this_process():
+                super().__init__([str(word) for word in words], env=environment, creationflags=flags, **options)
+                process = wintypes.HANDLE(int(self._handle))  # type: ignore[attr-defined]
+                try:
+                    _check(_kernel.AssignProcessToJobObject(self._job, process))
+                except BaseException:
+                    self.kill()
+                    raise
             ctypes.WinDLL("ntdll").NtResumeProcess(process)
         except BaseException:
             self._close_job()
@@ -132,8 +168,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         if seconds is not None:
             self._limits.LimitFlags |= LIMIT_JOB_TIME
             self._limits.PerJobUserTimeLimit = seconds * 10_000_000
-        place, size = ctypes.byref(self._limits), ctypes.sizeof(self._limits)
-        _check(_kernel.SetInformationJobObject(self._job, EXTENDED_LIMITS, place, size))
+        _limit(self._job, self._limits)
 
     def has_exited(self) -> bool:
         """Its number is not used again while this object has its handle."""

@@ -33,6 +33,17 @@ child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(600)
 """
+KILLED_PARENT = """
+import os, subprocess, sys
+from subgraph import system
+start = subprocess.Popen.__init__
+def killed(child, *words, **options):
+    start(child, *words, **options)
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), 9)
+subprocess.Popen.__init__ = killed
+system.ProcessGroup([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
 NO_KERNEL = "system.posix._kill_when_closed = lambda held, group: False"  # macOS
 
 
@@ -81,6 +92,15 @@ def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         parent.kill()
+        until(lambda: not is_alive(pid))
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="elsewhere no child starts suspended, to wait for ever")
+def test_a_child_ends_though_its_parent_is_killed_while_it_starts_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED_PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        parent.wait()
         until(lambda: not is_alive(pid))
 
 

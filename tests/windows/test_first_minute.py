@@ -167,19 +167,28 @@ def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
         view.communicate(timeout=100)
 
 
+def children_of(pid: int) -> list[psutil.Process]:
+    """Those of an ended process too: each keeps the number of its parent."""
+    return [process for process in psutil.process_iter(["ppid"]) if process.info["ppid"] == pid]
+
+
 @pytest.mark.slow
 def test_killed_at_ten_moments(demo: Path, tmp_path: Path) -> None:
     """The same command goes on, and gives the same answer; nothing is left running."""
     shutil.copytree(demo, tmp_path / "d", ignore=shutil.ignore_patterns("subcut_out"))
     words = ("bisect", "model.onnx", "-c", "wrong.py", "-q")
     run: Callable[[], Done] = lambda: finish(start(*words, cwd=tmp_path / "d"))  # noqa: E731
+    killed = 0
     for moment in range(MOMENTS):
         process = start(*words, cwd=tmp_path / "d")
         time.sleep(0.5 + moment)
-        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        running = process.poll() is None
+        below = psutil.Process(process.pid).children(recursive=True) if running else []
+        killed += running
         process.kill()
         process.communicate()
-        until(lambda c=children: not [p for p in c if p.is_running()])  # type: ignore[misc]
+        until(lambda b=below, p=process.pid: not [c for c in [*b, *children_of(p)] if c.is_running()])  # type: ignore[misc]
+    assert killed
     done = run()
     assert done.code == 1 and "2 of 28 nodes: stem/pad, stem/pool" in done.out
     hidden = [p.name for p in (tmp_path / "d/subcut_out").iterdir() if p.name.endswith((".subcut-new", ".subcut-old"))]
