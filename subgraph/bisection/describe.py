@@ -324,7 +324,8 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
         require_time(trials)
-        return diagnose(trials, region, verdict, withheld)
+        others = [oracle.region([k]) for k in finding.alike] if finding.everywhere else []
+        return diagnose(trials, region, verdict, withheld, others)
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}")]
 
@@ -333,7 +334,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     def labels(items: Sequence[int]) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
-    if finding.alike:
+    if finding.alike and not finding.everywhere:
         kind = oracle.trials.graph.ops[oracle.groups[finding.items[0]][-1]]
         return (
             f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was tested and is refused too"

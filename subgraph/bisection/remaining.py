@@ -70,6 +70,8 @@ class Remaining:
             return "whole model"
         if step.purpose is Purpose.GROWTH:
             return "growth of the error"
+        if step.purpose is Purpose.EVERYWHERE:
+            return "nodes of all kinds"
         return f"{self.left} of {self.size} nodes left"
 
     @property

@@ -10,8 +10,10 @@ conclusion is "not known".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
@@ -43,19 +45,24 @@ MAX_SECONDS = 60.0  # that one more run of the region may take
 MAX_SOURCES = 3  # lines of code that a conclusion names
 MAX_ALONE = 8  # nodes of a region that are run alone
 MIN_ALONE = 2  # that tell anything
+MIN_GRIDS = 3  # nodes all of whose values are those of a lower precision; outputs of few values do not tell it
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
 FAINT = 0.02  # times the noise: a precision that would be off by so much more is not the reason
 NEARER = 10.0  # times nearer to one side than to the other
+LIKENESSES = ("input", "likeness")  # evidence that nodes share only where it says the same
 NO_EXPORT = frozenset((Fact.WITHIN, Fact.APPROXIMATE))  # an error that is none
 NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
 
 
-def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "") -> list[Evidence]:
+def diagnose(
+    trials: Trials, region: Region, verdict: Verdict, withheld: str = "", others: Sequence[Region] = ()
+) -> list[Evidence]:
     """All evidence about a region that the candidate gets wrong alone, by this verdict.
 
-    `withheld`: why nothing more is run on a candidate; "" if it may be.
+    `withheld`: why nothing more is run on a candidate; "" if it may be. `others`: nodes that it gets wrong alone as
+    well, whatever they compute: what the values of all have in common counts.
 
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
@@ -64,7 +71,9 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if not withheld and seconds > MAX_SECONDS:
         withheld = f"the region takes {seconds:.0f} s"
     evidence = list(_overflow(trials, region))
-    if verdict.worst:
+    if others:
+        evidence += _in_common(trials, [region, *others])
+    elif verdict.worst:
         evidence += _of_values(WrongOutput(trials, region, verdict.worst))
     evidence += _exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
@@ -72,7 +81,7 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
         evidence += _passes(trials, region)
     elif Fact.RIGHT_FINER not in facts:
         evidence += _switches(trials, region, withheld)
-    if Fact.FITS in facts:
+    if Fact.FITS in facts and not others:
         evidence += _each_alone(trials, region, withheld)
     evidence += _second(trials, region, verdict, withheld)
     if who := computed_by.sentence(trials, region):
@@ -121,6 +130,23 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
             yield Evidence("likeness", explanation.text, Fact.RANGE)
         elif grid and grid.eps > output.trials.precision.eps:
             yield Evidence("likeness", explanation.text, Fact.GRID, grid)
+
+
+def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
+    """Evidence in the values of nodes each of which is off alone: what most of them show, and no kernel explains."""
+    shown: list[dict[tuple[Fact, Precision | None, str], Evidence]] = []  # per node, by what others may share
+    for region in regions:
+        with by_rounding_alone(trials):
+            worst = trials.verdict(region).worst
+        own = _of_values(WrongOutput(trials, region, worst)) if worst else ()
+        known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
+        shown.append({(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known})
+    for common, times in Counter(chain.from_iterable(shown)).items():
+        if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
+            first = next(own[common] for own in shown if common in own)
+            yield replace(first, says=f"{first.says} (likewise in {times} of {count(len(regions), 'node')})")
+            if Fact.FITS in common and times == len(regions):
+                yield Evidence("alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE)
 
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:

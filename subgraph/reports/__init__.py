@@ -151,10 +151,18 @@ def title(finding: Document, quoted: Quoted = str) -> str:
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
         return f"unresolved: {quoted(finding['reason'])}"
+    if everywhere(finding):
+        off = [*finding["nodes"], *finding["alike"]]
+        return f"each of {len(off)} nodes, of all kinds, is off alone, so none is the culprit: {listed(off, quoted)}"
     if finding.get("rounding"):
         return f"contributes rounding: {region(finding, quoted)}"
     claim = "smallest failing region" if finding["certified"] else "failing region, perhaps not the smallest"
     return f"{claim}: {region(finding, quoted)}"
+
+
+def everywhere(finding: Document) -> bool:
+    """Does a finding stand for nearly all nodes, each of which is off alone?"""
+    return bool(finding.get("alike")) and finding["signature"] != "refused"
 
 
 def runtime(about: Document) -> list[str]:
@@ -220,7 +228,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
 
 def _rounding(document: Document, quoted: Quoted) -> str:
     """Where every finding is rounding, none is a culprit: `wrong by numpy, but only by rounding, not a bug: …`."""
-    shared = [[c["node"] for c in f.get("contributors") or ()] or f["nodes"] for f in document["findings"]]
+    findings = [f for f in document["findings"] if not everywhere(f)]
+    shared = [[c["node"] for c in f.get("contributors") or ()] or f["nodes"] for f in findings]
     nodes = list(dict.fromkeys(node for one in shared for node in one))
     some = f"; {listed(nodes, quoted)} contribute{'s' if len(nodes) == 1 else ''} most" if nodes else ""
     return f"wrong by {quoted(document['criterion'])}, but only by rounding, not a bug: no node is a culprit{some}"
@@ -244,7 +253,7 @@ def _verdict(document: Document, quoted: Quoted) -> str:
         return f"wrong, cause not found: {quoted(finding['reason'])}" if wrong else title(finding, quoted)
     if kind == "flaky":
         return title(finding, quoted)
-    if kind == "accumulated":
+    if kind == "accumulated" or everywhere(finding):
         return f"wrong: {title(finding, quoted)}"
     if misread := wrong_input(finding, quoted):
         return f"wrong: {misread}; seen at {region(finding, quoted)}"

@@ -290,6 +290,7 @@ class FindingDocument:
         verdict: of the region alone, in a fresh process.
         growth: the model's first nodes run on its own inputs. contributors: largest share first.
         rate: how often it fails, 0 to 1. reason: why it could not be resolved.
+        alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of which is off alone.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not known.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
     """

@@ -17,6 +17,7 @@ from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, minor, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
+from subgraph.search.passes.everywhere import everywhere
 from subgraph.search.passes.profile import MAX_HINTS, Profile, ProfileOutcome
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome
@@ -128,6 +129,21 @@ def find_culprits(progress: Progress) -> Search[None]:
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
         if left_over or not (yield from _peel(progress, smallest, alike)):
             return
+        if not progress.unconfirmed and (yield from _off_everywhere(progress)):
+            return
+
+
+def _off_everywhere(progress: Progress) -> Search[bool]:
+    """Is nearly every item off? Then the last culprit stands for all, and no other one is looked for."""
+    state, last = progress.state, progress.findings[-1]
+    culprits = [f.items for f in progress.findings if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS]
+    if last.items not in culprits:
+        return False
+    off = yield from everywhere(state, progress.scope, culprits)
+    if off:
+        progress.findings = [replace(last, share_of_model=None, alike=tuple(k for k in off if k not in last.items))]
+        progress.rest = Rest.FAILS
+    return bool(off)
 
 
 def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding]]:

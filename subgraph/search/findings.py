@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from subgraph.search.oracle import Answer, Items, Query
 from subgraph.search.predicate import RegionOutcome
-from subgraph.verdict import Signature
+from subgraph.verdict import NUMBERS, Signature
 
 
 class Purpose(StrEnum):
@@ -24,6 +24,7 @@ class Purpose(StrEnum):
     TAIL = "tail"  # does the rest, or a region, fail at all? asked before a search in it and after a culprit
     CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
+    EVERYWHERE = "everywhere"  # single items of all kinds, where none was right so far
 
 
 CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier ones
@@ -78,7 +79,8 @@ class Finding:
         neighbour: the region without one item, where that agrees; None for a single item.
         doubtful: items without which the region could not be run, so that it is not certified.
         minor: items without which the region still fails, though it explains little, so that it is not certified.
-        alike: items of the same kind, that are refused as well as far as they were asked about.
+        alike: items of the same kind, that are refused as well as far as they were asked about; or items of all kinds,
+            each of which is off alone.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -96,6 +98,11 @@ class Finding:
     why: str = ""
     growth: tuple[tuple[int, float], ...] = ()
     contributors: tuple[tuple[Items, float], ...] = ()
+
+    @property
+    def everywhere(self) -> bool:
+        """Does it stand for nearly all items, whatever they compute?"""
+        return bool(self.alike) and self.signature in NUMBERS
 
     @property
     def reproduces(self) -> float:

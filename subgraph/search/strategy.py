@@ -114,6 +114,8 @@ def _search_scope(progress: Progress) -> Search[None]:
             state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
     if fails:
         yield from find_culprits(progress)
+        if any(f.everywhere for f in progress.findings):
+            return
         if progress.rest is Rest.FAILS or (progress.rest is Rest.UNKNOWN and len(progress.findings) == 1):
             progress.findings = accumulated.scattered(state, scope, progress.findings)
     elif settings.inside:
@@ -145,7 +147,7 @@ def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Fi
         Outcome.DISAGREE,
         signature=whole.signature,
         findings=tuple(sorted(findings, key=_rank)),
-        irrelevant=_smallest(state.irrelevant, named),
+        irrelevant=() if any(f.everywhere for f in findings) else _smallest(state.irrelevant, named),
         unresolved=unresolved,
         probe_sensitive=bool(progress and progress.probe_sensitive and not state.flaky),
         complete=complete and (len(named) < state.n or all(f.certified for f in findings)),

@@ -159,3 +159,52 @@ def test_blame_names_the_kernels(tmp_path: Path) -> None:
     assert done.code == 0
     agrees = "off.py:op=Exp,off=0.001 agrees on `m.onnx` within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
     assert done.document["answer"] == f"**{agrees}**"
+
+
+# All that a session gives, changed.
+CHANGED = """
+import onnxruntime
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    change = {"half": lambda v: v.astype("float16"), "gain": lambda v: v * 1.0015}[options["how"]]
+    def run(feeds):
+        found = dict(zip(names, session.run(names, dict(feeds))))
+        return {k: change(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in found.items()}
+    return run
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "headline", "conclusion"),
+    [
+        (
+            "half",
+            "wrong by noise:floor=1e-5, but only by rounding, not a bug: no node is a culprit",
+            "rounding, not a bug: the candidate computes in float16; declare --precision fp16",
+        ),
+        (
+            "gain",
+            "is off alone, so none is the culprit",
+            "a bug, or another layout or preprocessing: the whole error looks like: candidate = 1.002 · reference",
+        ),
+    ],
+)
+def test_where_all_is_off_it_is_said_once(how: str, headline: str, conclusion: str, tmp_path: Path) -> None:
+    """There were 26 findings after 127 runs, each with the right advice."""
+    subcut("demo", "demo", cwd=tmp_path)
+    (tmp_path / "all.py").write_text(CHANGED, encoding="utf-8")
+    words = ("demo/model.onnx", "-i", "demo/input.npy", "-c", f"all.py:how={how}", "--trust")
+    done = subcut("bisect", *words, "--json", cwd=tmp_path)
+    (finding,) = done.document["findings"]
+    assert done.code == 1 and finding["certified"] and finding["case"] and done.document["trials"] < 65, done.out
+    assert finding["evidence"][0]["says"] == conclusion, finding["evidence"]
+    folder = done.document["report"].rpartition("/")[0]
+    assert headline in subcut("report", folder, "-f", "text", cwd=tmp_path).out.splitlines()[0]
+    replayed = subcut(
+        "replay", finding["case"], "-c", f"all.py:how={how}", "--criterion", "noise:floor=1e-5", cwd=tmp_path
+    )
+    assert replayed.code == 1
+    if how == "half":  # the advice holds
+        assert subcut("bisect", *words, "--precision", "fp16", cwd=tmp_path).code == 0

@@ -431,6 +431,39 @@ def test_a_kind_that_is_refused_is_asked_twice_and_listed() -> None:
     assert len(alone) == 2
 
 
+def labelled(s: Scenario, kinds: Sequence[str]) -> tuple[Findings, Candidate]:
+    """The findings of a search among items of these kinds, one after the other."""
+    candidate = Candidate(s)
+    going = search(s.parents, candidate, labels=[kinds[k % len(kinds)] for k in range(s.n)])
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            return end.value, candidate
+
+
+KINDS = ("Conv", "Relu", "Add", "Pad")
+
+
+@pytest.mark.parametrize("profile", ["shows", "everywhere"])  # where it vanishes, the error counts as accumulated
+def test_where_each_item_is_off_whatever_it_computes_one_finding_stands_for_all(profile: str) -> None:
+    """A candidate that multiplies all that it gives by 1.0015 had as many culprits as nodes."""
+    every = faulty(chain(64), *({k} for k in range(64)), share=0.5, profile=profile)
+    findings, candidate = labelled(every, KINDS)
+    (finding,) = findings.findings
+    kinds = {k % len(KINDS) for k in (*finding.items, *finding.alike)}
+    assert finding.everywhere and finding.certified and len(kinds) == len(KINDS) and not findings.complete
+    assert len(candidate.queries) < 40
+
+
+@pytest.mark.parametrize("profile", ["shows", "vanishes"])
+def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
+    convs = [{k} for k in range(0, 32, len(KINDS))]
+    findings, _ = labelled(faulty(chain(32), *convs, share=1 / 8, profile=profile), KINDS)
+    assert sorted(f.items for f in findings.findings) == [(k,) for k in range(0, 32, len(KINDS))]
+    assert not any(f.everywhere for f in findings.findings)
+
+
 def test_what_no_run_held_is_not_said_to_agree() -> None:
     """All but the first culprit is refused. What runs lacks its readers, and with them a part of another culprit."""
     findings = run(scenario("mixed", 101_950)).findings
