@@ -1,7 +1,7 @@
 """The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd candidates.
 
 Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`, `search.passes.baseline`,
-`search.passes.confirm`, `search.passes.minor` and `search.passes.inside`.
+`search.passes.confirm`, `search.passes.everywhere`, `search.passes.minor` and `search.passes.inside`.
 """
 
 from __future__ import annotations
