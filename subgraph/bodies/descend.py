@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,11 +59,11 @@ def descend(
         body = open_body(graph, found[0])
         text = found[0].text
         if reference is None:
-            inside = Inside(written(body.model(_declared(body)), graph), found[1], None)
+            inside = Inside(written(body.model(_declared(body)), graph), (), None)
         else:
             values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
             inside = run_body(body, values, _new(scratch), feeding)
-            inside = replace(inside, names=found[1])
+        inside = replace(inside, names=tuple(_inner(body, inside.graph, rest) for rest in found[1]))
         graph, names = inside.graph, inside.names
         feeding = inside.feeding or feeding
         log.info("inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs))
@@ -89,7 +90,15 @@ def run_body(
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
     inside = written(body.model(types), body.graph)
     origins = tuple(_origin(body, run) for run in runs)
-    return Inside(inside, (), replace(feeding, records=tuple(feeds), origins=origins), tuple(runs))
+    labels = tuple(_label(body, values, run) for run in runs) if len(runs) > 1 else ()
+    feeding = replace(feeding, records=tuple(feeds), origins=origins, labels=labels)
+    return Inside(inside, (), feeding, tuple(runs))
+
+
+def _label(body: Body, values: ReferenceValues, run: Iteration) -> str:
+    """`iteration_3`, or `cat_iteration_3` of one sample among others."""
+    own = values.labels[run.sample] if len(values.labels) > 1 else ""
+    return "_".join(filter(None, (own, f"iteration_{run.number}" if iterates(body.graph, body.name.node) else "")))
 
 
 def _origin(body: Body, run: Iteration) -> str:
@@ -99,7 +108,7 @@ def _origin(body: Body, run: Iteration) -> str:
 
 
 def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[str, ...]] | None:
-    """The body that all selectors begin with, and how it calls their nodes.
+    """The body that all selectors begin with, and what is left behind it of each.
 
     Raises:
         UsageError: they are about several graphs.
@@ -115,12 +124,26 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[st
             f"one node is {where}, another in {clean(other)}: a piece lies in one graph", "name nodes of one body"
         )
     (name, _), *_ = (f for f in found if f)
-    return name, tuple(_inner(name, f[1]) for f in found if f)
+    return name, tuple(f[1] for f in found if f)
 
 
-def _inner(name: BodyName, rest: str) -> str:
-    """How the graph of the body calls a node; "" for all of it."""
-    return f"{name.text}/{rest}" if rest else ""
+def _inner(body: Body, graph: Graph, rest: str) -> str:
+    """How the body's own graph calls what is selected in it: nodes by the whole name, tensors as they are; "" for all.
+
+    `#3` and `Conv@2` count the nodes of the body, to which its graph may add constants of the graph around.
+    """
+    nodes = body.proto.node
+    place = None
+    if m := re.fullmatch(r"#(\d{1,9})", rest):
+        place = int(m[1])
+    elif m := re.fullmatch(r"(\w+)@([1-9]\d{0,8})", rest):
+        same = [k for k, node in enumerate(nodes) if node.op_type == m[1]]
+        place = same[int(m[2]) - 1] if int(m[2]) <= len(same) else None
+    if place is not None and place < len(nodes):
+        return graph.label(len(graph.nodes) - len(nodes) + place)
+    whole = f"{body.name.text}/{rest}" if rest else ""
+    is_tensor = whole not in graph.node_names and (rest in graph.maker or rest in graph.inputs)
+    return rest if is_tensor or rest.startswith("tensor:") else whole
 
 
 def _which(runs: Sequence[Iteration]) -> str:

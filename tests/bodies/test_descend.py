@@ -74,6 +74,7 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
     assert found.names == (f"loop/body{at}/mm",)
     assert found.feeding
     assert found.feeding.origins == tuple(f"what loop/body is fed in iteration {k}" for k in numbers)
+    assert found.feeding.labels == (tuple(f"iteration_{k}" for k in numbers) if len(numbers) > 1 else ())
     assert list(found.graph.inputs) == ["i", "go", "s", "h"]
     inner = [f"loop/body{at}/{name}" for name in ("mm", "add", "mul", "neg", "lim", "#5")]
     assert found.graph.node_names == ["one", *inner]
@@ -85,6 +86,28 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
         assert value(run.feeds["i"]) == run.number
         assert np.array_equal(value(run.feeds["s"]), states[run.number])
         assert np.array_equal(value(run.results["s2"]), states[run.number + 1])
+
+
+@pytest.mark.parametrize(
+    ("rest", "called"),
+    [
+        ("#1", "loop/body/add"),
+        ("#5", "loop/body/#5"),  # counted in the body, not with the constant that its graph holds, too
+        ("MatMul@1", "loop/body/mm"),
+        ("d", "d"),
+        ("s", "s"),
+        ("tensor:a", "tensor:a"),
+        ("", ""),
+        ("*", "loop/body/*"),
+        ("#6", "loop/body/#6"),
+        ("Add@2", "loop/body/Add@2"),
+        ("x", "loop/body/x"),  # of the graph around: unknown in here
+    ],
+)
+def test_a_body_takes_what_a_graph_takes(rest: str, called: str, tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, LOOP)
+    name = f"loop/body/{rest}".removesuffix("/")
+    assert inside(graph, name, Feeding(), None, tmp_path).names == (called,)
 
 
 @pytest.mark.parametrize("n", [0, 2])
