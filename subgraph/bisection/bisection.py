@@ -84,9 +84,10 @@ class BisectionOptions:
 
     @property
     def place(self) -> ResultPlace:
-        """The result's folder: one per candidate, and per body that was searched."""
+        """The result's folder: one per candidate and model of its own, and per body that was searched."""
         setup = self.setup
         name = f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}"
+        name += f"-{safe_name(setup.own_model)[:NAME_LENGTH]}" if setup.own_model else ""
         name += f"-inside-{safe_name(self.body)[:NAME_LENGTH]}" if self.body else ""
         return ResultPlace(setup.output, name, self.force or bool(self.body))
 
@@ -99,6 +100,7 @@ class BisectionOptions:
                 "candidate": setup.candidate.name,
                 "identity": setup.candidate.identity(""),
                 "precision": setup.candidate.precision,
+                **({"candidate_model": setup.own_model} if setup.own_model else {}),
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
                 "freeze": setup.freeze,

@@ -52,6 +52,13 @@ class Setup:
     tensor_map: Path | None = None
     as_loop: bool = False
 
+    @property
+    def own_model(self) -> str:
+        """The file name of the candidate's own model; "" where it runs the reference's."""
+        other = self.candidate_model
+        path = other.graph.path if isinstance(other, CandidateModel) else other
+        return path.name if path else ""
+
 
 @contextmanager
 def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers | None = None) -> Iterator[Trials]:

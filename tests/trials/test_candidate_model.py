@@ -102,6 +102,23 @@ def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[st
     assert done.document["candidate"]["precision"] == SAYS.get(form, "fp32")
 
 
+@pytest.mark.slow
+def test_two_models_of_one_candidate_have_two_folders(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """The second one's result replaced the first one's, as both were of the candidate `ort`."""
+    for source in models("transformer", "extended").iterdir():
+        shutil.copy(source, tmp_path) if source.is_file() else None
+    model = onnx.load(tmp_path / "other.onnx")
+    cases = []
+    for name, factor in (("bad.onnx", 1.5), ("worse.onnx", 2.0)):
+        wrong = onnx.ModelProto.FromString(model.SerializeToString())
+        large = max(wrong.graph.initializer, key=lambda t: len(t.raw_data))
+        large.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(large) * np.float32(factor), large.name))
+        onnx.save(wrong, tmp_path / name)
+        cases.append(Path(bisect(tmp_path, other=name).document["findings"][0]["case"]))
+    assert [case.parent.name.rpartition("-")[2] for case in cases] == ["bad.onnx", "worse.onnx"]
+    assert all((tmp_path / case).is_dir() for case in cases)
+
+
 def broken(folder: Path, spoil: Callable[[onnx.ModelProto], str]) -> str:
     """Write `bad.onnx`, which `spoil` has changed; its description of the change."""
     model = onnx.load(folder / "other.onnx")
