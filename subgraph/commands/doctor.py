@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,8 @@ def doctor() -> Result:
     with ThreadPoolExecutor(max_workers=2) as executor:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
-    rows += [*map(_device, devices.names()), *_project_candidates()]
+    backends = {row.name: row for row in rows}
+    rows += [*(_device(name, backends) for name in devices.names()), *_project_candidates()]
     own = versions()
     runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
     width = max(len(clean(row.name)) for row in rows)
@@ -67,12 +69,14 @@ def _start(name: str) -> BackendRow:
     return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
 
 
-def _device(name: str) -> BackendRow:
+def _device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     """What a device lacks here; nothing is installed, nor started."""
     found, environment = devices.device(name), candidate.parse(name).installation
     if lacks := found.missing():
         return BackendRow(name, False, "", lacks)
     package = environment.requirements[0] if environment else found.spec.partition(":")[0]
+    if environment is None and package in backends and not backends[package].usable:
+        return BackendRow(name, False, "", backends[package].says)
     ready = environment is None or environment.is_ready
     said = f"by {package}" if ready else f"{package} is installed when it is first used"
     instead = found.emulated()

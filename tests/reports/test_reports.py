@@ -37,9 +37,11 @@ from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import cleaned, headline, rendered
 from subgraph.reports.md import code, table_code
 from subgraph.results import problem, type_of
+from subgraph.system import quote
 from subgraph.text import FORMULA, prediction
 from tests.helpers.examples import examples
 
+QUOTED = quote("a b.npy")
 FORMS = plugins.names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
 SCRIPT = resources.files("subgraph.reports").joinpath("page.js").read_text(encoding="utf-8")
@@ -498,8 +500,8 @@ def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() ->
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("subcut compare m.onnx -i 'a b.npy' --candidate-model q.onnx --at=x --at y --save v --fail-fast --json",
-         "subcut bisect m.onnx -i 'a b.npy' --candidate-model q.onnx"),
+        (f"subcut compare m.onnx -i {QUOTED} --candidate-model q.onnx --at=x --at y --save v --fail-fast --json",
+         f"subcut bisect m.onnx -i {QUOTED} --candidate-model q.onnx"),
         ("pytest 'compare", "subcut bisect resnet.onnx -c "),
         ("", "subcut bisect resnet.onnx -c "),
     ],
