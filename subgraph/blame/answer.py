@@ -51,6 +51,8 @@ def paragraph(found: BlameDocument) -> str:
         lines.append(f"- Optimiser pass: right without {code(in_words(found.passes))}")
     elif found.kernels:
         lines.append("- Neither optimiser nor precision: without optimisations, in full precision, it is as wrong")
+    if found.attributes:
+        lines.append(f"- Attribute: right without {' or '.join(map(code, found.attributes))}")
     proven = [cure for cure in found.cures if cure.proven]
     lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MAX_CURES]]
     others = [cure for cure in found.cures if not cure.proven]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from subgraph import system
 from subgraph.blame import versions
+from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History
@@ -20,6 +21,7 @@ from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
@@ -111,6 +113,19 @@ class Blame:
         if found:
             log.info("passes: right without %s", in_words(found))
         return found
+
+    def attributes(self) -> list[str]:
+        """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about what is left."""
+        own = self.trials.reference
+        with Reference(own.backend, own.options, restart=True, python=own.python) as reference:
+            asked = Attributes(self.trials, self.region, self.setup, reference, notes=self.notes)
+            try:
+                return list(asked.deciding())
+            except SubcutError as e:
+                self.notes.append(f"no attribute was left out: {e.what}")
+                return []
+            finally:
+                self.runs += asked.tried
 
     def kernels(self) -> bool | None:
         """Is it as wrong without any optimisation, in full precision? None where the candidate has no such options."""

@@ -37,6 +37,7 @@ def explain(
     if (places := len(search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")
     passes = blame.passes() if wrong else []
+    attributes = blame.attributes() if wrong else []
     kernels = blame.kernels() if wrong and not passes else None
     switches = blame.switches(exact=not passes) if wrong else {}
     versions = blame.history(asked) if asked else None
@@ -62,6 +63,7 @@ def explain(
             why=blame.verdict.why,
             kernels=kernels,
             passes=passes,
+            attributes=attributes,
             switches=list(switches),
             versions=versions,
             cures=cures,

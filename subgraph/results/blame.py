@@ -76,6 +76,7 @@ class BlameDocument:
         signature, why: how it is wrong: mismatch, refused, crash ….
         kernels: without any optimisation it is as wrong; None where that is not known.
         passes: minimal sets of names of passes, each of which cures the region. switches: names of options that do.
+        attributes: those without each of which the candidate is right about what is left: `ceil_mode=1 of 'pool'`.
         versions: None where no releases were asked about.
         answer: Markdown to paste. script: Python that shows it, for the case's folder.
         runs: of the candidate for all this, beside the search's. installs: environments that were made.
@@ -108,3 +109,4 @@ class BlameDocument:
     seconds: float
     command: str
     pieces: str | None = absent()
+    attributes: Sequence[str] = ()

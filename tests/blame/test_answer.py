@@ -68,6 +68,11 @@ def test_only_what_is_proven_is_a_cure() -> None:
     assert plain(found(answer=paragraph(found())))[0] == "No cure is proven"
 
 
+def test_the_attribute_that_does_it_is_said() -> None:
+    lines = paragraph(found(attributes=["ceil_mode=1 of 'pool'", "strides=[2,2] of 'pool'"])).split("\n")
+    assert lines[1] == "- Attribute: right without `ceil_mode=1 of 'pool'` or `strides=[2,2] of 'pool'`"
+
+
 def test_names_play_no_tricks(tmp_path: Path) -> None:
     odd = "a`b\n\x1b[31m'\"{}"
     text = paragraph(found(region=[odd], notes=[odd]))

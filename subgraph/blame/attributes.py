@@ -1,0 +1,182 @@
+"""Attributes of the nodes that a candidate gets wrong -> those without which it computes the region right.
+
+One attribute at a time is left out, so that its default holds. This makes another function of the region. The reference
+computes that function too, and the candidate is right where it gives the same values.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from subgraph.blame.parameters import with_constant_parameters
+from subgraph.errors import SubcutError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import load
+from subgraph.graph.onnx_process import OnnxProcess
+from subgraph.graph.opsets import canonical_domain, imported, schema
+from subgraph.graph.region import Region
+from subgraph.graph.shape_inference import infer_model
+from subgraph.graph.walk import bodies
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.storage.tensors import Record
+from subgraph.text import clean
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
+from subgraph.verdict import NUMBERS, Signature, Status, Verdict
+
+log = logging.getLogger("subcut")
+
+MAX_NODES = 16  # of a region whose attributes are left out
+MAX_TRIED = 32  # attributes
+MAX_SECONDS = 60.0  # after which no more are tried
+SMALLER = 10.0  # times smaller than the region's error is what rounding may leave without the attribute
+MAX_VALUE = 40  # characters of an attribute's value
+
+
+@dataclass
+class Attributes:
+    """The attributes of a region that a candidate gets wrong, and what it does without them.
+
+    Attributes:
+        reference: runs the region without an attribute. One with `restart` survives a function that ends its process.
+        tried: models that were run on the candidate. notes: what was not tried.
+    """
+
+    trials: Trials
+    region: Region
+    setup: Setup
+    reference: Reference
+    tried: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def deciding(self) -> Iterator[str]:
+        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a fresh process.
+
+        Nothing is said unless the region as it is goes wrong in the same way of asking.
+
+        Raises:
+            SubcutError: the region cannot be cut, or the candidate cannot be used.
+        """
+        trials, region = self.trials, with_constant_parameters(self.trials.graph, self.region)
+        other_sides = trials.candidate_model or trials.run_by_hand or trials.shared_tensors is not None
+        if other_sides or len(region.nodes) > MAX_NODES:
+            return
+        end, folder = time.monotonic() + MAX_SECONDS, trials.new_folder()
+        cut, feeds = trials.write_cut(region, trials.sample_groups(region)[0][1], folder)
+        model = cut.to_model()
+        fed = tuple({record.name: record for record in sample} for sample in feeds)
+        places = list(_places(model))
+        if not places:
+            return
+        with OnnxProcess(trials.graph.path) as onnx:
+            as_it_is = self._verdict(_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx")
+            if not _is_wrong(as_it_is):
+                return
+            for tried, (i, k) in enumerate(places):
+                if tried == MAX_TRIED or time.monotonic() > end:
+                    self.notes.append(f"{tried} of {len(places)} attributes were left out, one at a time")
+                    return
+                words = _words(model.graph.node[i], k)
+                path = folder / f"without{tried}.onnx"
+                if self._is_right(_with_own_shapes(model, onnx, (i, k)), fed, path, as_it_is):
+                    log.info("attributes: right without %s", words)
+                    yield words
+
+    def _is_right(
+        self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path, as_it_is: Verdict
+    ) -> bool:
+        """Is the candidate right on this function, by far? Not known, as where the reference refuses it, is no."""
+        try:
+            verdict = self._verdict(model, fed, path)
+        except SubcutError as e:
+            log.debug("%s: %s", path.name, e.what)
+            return False
+        if verdict.status is not Status.AGREE:
+            return False
+        if as_it_is.signature not in NUMBERS:
+            return True
+        return _error(verdict) * SMALLER <= _error(as_it_is)  # the same error may be small beside larger values
+
+    def _verdict(self, model: protobuf.ModelProto, fed: Sequence[dict[str, Record]], path: Path) -> Verdict:
+        """What the candidate does with a model, beside the reference's values of that model.
+
+        Raises:
+            SubcutError: the reference cannot run it, or the candidate cannot be used.
+        """
+        path.write_bytes(model.SerializeToString())
+        self.tried += 1
+        setup = replace(self.setup, candidate=self.trials.candidate, feeding=Feeding(records=tuple(fed)))
+        with open_trials(load(path), setup, self.reference, self.trials.workers) as trials:
+            whole = trials.whole()
+            verdict = trials.verdict(whole)
+            if verdict.status is Status.AGREE and not _tells(trials):
+                return replace(verdict, status=Status.UNRESOLVED)
+            return trials.verdict(whole, repetition=1, fresh=True) if verdict.status is Status.AGREE else verdict
+
+
+def _is_wrong(verdict: Verdict) -> bool:
+    return verdict.status is Status.FAIL or verdict.signature is Signature.REFUSED
+
+
+def _error(verdict: Verdict) -> float:
+    return max((judged.errors.get("max_abs", 0.0) for judged in verdict.outputs), default=0.0)
+
+
+def _tells(trials: Trials) -> bool:
+    """Has an output of the model different elements? Equal ones, as a Softmax over one element gives, show nothing."""
+    outputs = [record[name] for record in trials.values.records for name in trials.whole().outputs]
+    arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
+    return any(bool((array != array[0]).any()) for array in arrays if array.size)
+
+
+def _places(model: protobuf.ModelProto) -> Iterator[tuple[int, int]]:
+    """(node, attribute) of each attribute that may be left out: it holds no graph, and is not at its default."""
+    versions = imported(model)
+    for i, node in enumerate(model.graph.node):
+        domain = canonical_domain(node.domain)
+        known = schema(node.op_type, versions.get(domain, 1), domain)
+        defaults = {name: a.default_value for name, a in known.attributes.items()} if known is not None else {}
+        for k, attribute in enumerate(node.attribute):
+            is_default = _value(attribute) == _value(defaults.get(attribute.name))
+            if node.op_type != "Constant" and not any(bodies(node)) and not is_default:
+                yield i, k
+
+
+def _value(attribute: Any) -> object:
+    from onnx import helper
+
+    return helper.get_attribute_value(attribute) if attribute is not None and attribute.name else None
+
+
+def _words(node: protobuf.NodeProto, k: int) -> str:
+    """`ceil_mode=1 of 'pool'`; `strides=[2,2]`, `mode=linear`."""
+    value = _value(node.attribute[k])
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value).replace(" ", "")
+    text = clean(f"{value:g}" if isinstance(value, float) else text)
+    short = text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
+    return f"{clean(node.attribute[k].name)}={short} of '{clean(node.name or node.output[0])}'"
+
+
+def _with_own_shapes(
+    model: protobuf.ModelProto, onnx: OnnxProcess, without: tuple[int, int] | None = None
+) -> protobuf.ModelProto:
+    """A copy, without one attribute, with the shapes that its attributes give, as far as they can be inferred."""
+    made = protobuf.protos().ModelProto()
+    made.CopyFrom(model)
+    del made.graph.value_info[:]
+    if without:
+        del made.graph.node[without[0]].attribute[without[1]]
+    for output in made.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    inferred = {v.name: v.type for v in infer_model(made, onnx)[0].graph.output}
+    for output in made.graph.output:
+        if output.name in inferred:
+            output.type.CopyFrom(inferred[output.name])
+    return made
