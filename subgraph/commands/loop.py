@@ -56,6 +56,7 @@ def bisect_loop(
     from subgraph.documents import to_json
     from subgraph.graph.graph import load
     from subgraph.graph.model_file import copy_model
+    from subgraph.results.loop import LoopOutcome
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage import folders
@@ -86,8 +87,30 @@ def bisect_loop(
         if document.outcome == "step":
             spent = time.monotonic() - begin
             document = _searched(search, document, limits, run, spent, force=force)
+        elif document.outcome == "agree" and (k := search.step_beyond_rounding(document.seen)) is not None:
+            log.info("step %d is off by more than rounding: looking inside", k)
+            spent = time.monotonic() - begin
+            at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
+            document = _judged(document, _searched(search, at, limits, run, spent, force=force))
     document = save(replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line())
     return Result(to_json(document), text(document), document.exit_code)
+
+
+def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
+    """A loop that agrees, after the search in its step that is off by more than rounding."""
+    from subgraph import reports
+    from subgraph.documents import to_json
+    from subgraph.results.loop import EXIT_CODES, LoopOutcome
+
+    k, found = searched.first_wrong, searched.bisection
+    if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
+        return replace(agreeing, why=f"step {k}: {reports.headline(to_json(found))}", bisection=found)
+    if found and found.exit_code == 1:
+        why = "by rounding alone; the steps before are within what approximate kernels may do"
+        return replace(searched, why=why)
+    why = f"step {k} is off by more than rounding, and it is not known why"
+    unresolved = LoopOutcome.UNRESOLVED
+    return replace(searched, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=searched.why or why)
 
 
 def _searched(

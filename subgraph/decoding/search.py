@@ -35,6 +35,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
+from subgraph.trials.pieces import may_be_approximate
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
@@ -47,6 +48,7 @@ MAX_STATES = 32  # steps at which large states are compared
 SMALL_STATES = 16 << 20  # bytes; they are compared at each step
 MAX_TOLD = 20  # steps that are shown though nothing happens there
 MUCH_ROUNDING = 10.0  # times what rounding does to the reference: more is the candidate's own
+ROUNDING = 1e-5  # relative error of a step beyond which it is looked into
 SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is not drift
 
 
@@ -90,6 +92,16 @@ class LoopSearch:
         is_wrong = wrong is not None and not (document.growth and document.outcome is LoopOutcome.UNRESOLVED)
         code = 1 if is_wrong else EXIT_CODES.get(document.outcome, 1)
         return replace(document, exit_code=code, walks=self.walks, seconds=seconds)
+
+    def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
+        """A step that agrees alone only within what approximate kernels may do: the first, or the worst, that may."""
+        off = [s for s in seen if s.error and s.error > ROUNDING]
+        worst = max(off, key=lambda s: s.error or 0.0, default=None)
+        for k in dict.fromkeys(s.step for s in (*off[:1], *([worst] if worst else []))):
+            with self.at(k) as (trials, _):
+                if may_be_approximate(trials):
+                    return k
+        return None
 
     def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
         walked, identity = self.walked, self.first.reference.identity()

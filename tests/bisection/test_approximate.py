@@ -187,7 +187,7 @@ def load(model, options):
         (
             "gain",
             "is off alone, so none is the culprit",
-            "a bug, or another layout or preprocessing: the whole error looks like: candidate = 1.002 · reference",
+            "a bug, or another layout or preprocessing: the whole error looks like: candidate = 1.0015 · reference",
         ),
     ],
 )

@@ -99,6 +99,21 @@ def test_a_right_candidate_agrees_in_every_step(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> None:
+    """Nobody approximates a MatMul; it was right in all 32 steps, as 5e-4 of the scale is what fast kernels may do."""
+    done, document = looped(here, "decoder.onnx", "wrong.py:node=layer0.v,by=1.0005,at=0,then=on", "-i", "prompt.npy")
+    assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 0)
+    assert document["bisection"]["findings"][0]["nodes"] == ["layer0.v"]
+    says = [line["says"] for line in document["bisection"]["findings"][0]["evidence"]]
+    assert "looks like: candidate = 1.0005 · reference" in says, "not '1.7e−09 too high'"
+    done, document = looped(
+        here, "decoder.onnx", "wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on", "-i", "prompt.npy"
+    )
+    assert (done.code, document["outcome"]) == (0, "agree")
+    assert "within approximate kernels (1 Softmax" in document["why"]
+
+
+@pytest.mark.slow
 def test_the_time_may_end_a_walk(here: Path) -> None:
     (here / "loop.toml").write_text("steps = 500")
     words = ("bisect", "decoder.onnx", "--loop", "loop.toml", "-c", "ort", "-i", "prompt.npy", "--max-time", "0.5s")

@@ -13,6 +13,7 @@ from subgraph.types import Array
 MAX_SAMPLE = 4096  # elements
 MIN_ELEMENTS = 16  # that a straight line is fitted to
 MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
+NEAR_ONE = 0.01  # difference of a scale from 1, below which it has five digits
 NEGLIGIBLE = 1e-3  # offsets, of the spread; differences of a scale from 1
 
 
@@ -62,12 +63,14 @@ class LinearMap:
     def describe(self, spread: float) -> str:
         """In words; `spread`: of the candidate's values, which decides whether an offset is worth mentioning."""
         no_offset = abs(self.offset) <= NEGLIGIBLE * spread
-        if abs(self.scale - 1) <= NEGLIGIBLE:
+        if abs(self.scale - 1) <= NEGLIGIBLE and not no_offset:
             return f"values {format_number(abs(self.offset))} too {'low' if self.offset < 0 else 'high'}"
         if no_offset and abs(self.scale + 1) <= NEGLIGIBLE:
             return "the sign flipped"
         offset = "" if no_offset else f" {'−' if self.offset < 0 else '+'} {format_number(abs(self.offset))}"
-        return f"candidate = {format_number(self.scale)} · reference{offset}"
+        near_one = abs(self.scale - 1) < NEAR_ONE
+        scale = f"{self.scale:.5g}" if near_one else format_number(self.scale)
+        return f"candidate = {scale} · reference{offset}"
 
 
 def fit_line(x: Array, y: Array) -> LinearMap | None:
