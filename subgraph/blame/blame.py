@@ -15,6 +15,8 @@ from subgraph.blame.attributes import Attributes
 from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History
+from subgraph.comparison import ROUNDING_ALONE
+from subgraph.comparison.judge import parse_criterion
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
@@ -23,12 +25,14 @@ from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
+from subgraph.trials.pieces import by_rounding_alone
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
+MAX_NAMES = 6  # of nodes that a note has
 MAX_SETS = 4  # minimal sets of passes that are tried as cures
 CANNOT_TEST = 125  # exit code of a command that switches versions: pass this one over
 SWITCH_SECONDS = 3600  # that it may take
@@ -285,6 +289,37 @@ class Blame:
             for version in _mended(history):
                 other = replace(candidate, release=version, sources=asked.sources, python="")
                 yield prover.of_candidate("version", f"{package} {version}", f"pip install {package}=={version}", other)
+
+
+def in_its_surroundings(blame: Blame) -> Blame:
+    """The same, or about the whole model where the fault needs the surroundings, as a fusion may, with a note.
+
+    The region alone is then right, or off by no more than its own rounding, while the whole is off by more: that is
+    judged by rounding alone, since a criterion that asks for more would call nothing right.
+
+    Raises:
+        SubcutError: the candidate cannot be used.
+    """
+    trials, region, whole = blame.trials, blame.region, blame.trials.whole()
+    if region == whole or blame.verdict.signature is Signature.REFUSED:
+        return blame
+    names = ", ".join(f"'{clean(trials.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
+    names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
+    if not blame.is_wrong:
+        return replace(blame, region=whole, notes=[*blame.notes, f"{names}: not wrong alone, so the whole is asked"])
+    if not _only_rounds(trials, region) or _only_rounds(trials, whole):
+        return blame
+    note = f"{names}: off by rounding only alone, so the whole is asked, and judged by {ROUNDING_ALONE}"
+    trials = replace(trials, rule=parse_criterion(ROUNDING_ALONE), criterion=ROUNDING_ALONE)
+    setup = replace(blame.setup, criterion=ROUNDING_ALONE)
+    return replace(blame, trials=trials, region=whole, setup=setup, notes=[*blame.notes, note])
+
+
+def _only_rounds(trials: Trials, region: Region) -> bool:
+    """Does rounding explain all that is off, whatever criterion judged it?"""
+    with by_rounding_alone(trials):
+        verdict = trials.verdict(region)
+    return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
 
 
 def changed(candidate: Candidate, options: Mapping[str, object]) -> str:

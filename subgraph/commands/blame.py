@@ -131,7 +131,7 @@ def _environments(*, clear: bool) -> Result:
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     """The search, then what explains its first finding."""
     from subgraph.blame.answer import summary
-    from subgraph.blame.blame import Blame
+    from subgraph.blame.blame import Blame, in_its_surroundings
     from subgraph.blame.explain import explain
     from subgraph.documents import to_json
     from subgraph.graph import region as regions
@@ -141,9 +141,7 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     setup = replace(bisection.options.setup, criterion=bisection.result.criterion)  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.whole()
-    blame = Blame(trials, region, setup)
-    if finding and not blame.is_wrong:  # alone it is right: then the whole is asked
-        blame = Blame(trials, trials.whole(), setup)
+    blame = in_its_surroundings(Blame(trials, region, setup))
     log.info("%s", found.text.split("\n")[0])
     document = explain(blame, bisection.result, finding, asked, command_line())
     return Result(to_json(document), summary(document), document.exit_code)

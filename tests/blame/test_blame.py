@@ -10,6 +10,8 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +20,20 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong, threads, toy_releases
-from subgraph.blame.blame import Blame, ReleasesAsked, _lies_between
+from subgraph.blame.blame import Blame, ReleasesAsked, _lies_between, in_its_surroundings
 from subgraph.blame.draws import drawn
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
 from subgraph.results import problem
+from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load, save
+from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
+from tests.helpers.open_trials import region_of
 from tests.helpers.run_command import Done, in_process, subcut
 from tests.helpers.versions import RUNTIME
 
@@ -127,6 +135,61 @@ def test_a_model_that_agrees_is_not_blamed(tmp_path: Path) -> None:
     assert done.code == 0
     assert (document["outcome"], document["cures"], document["folder"]) == ("agree", [], None)
     assert "agrees on" in document["answer"]
+
+
+SURROUNDED = """
+import onnx, onnxruntime
+PASSES = "off"
+
+def passes(model, options):
+    return sorted({"Fuse", "Other"} - set(options.get("off", "").split("+")))
+
+def load(model, options):
+    kinds = {node.op_type for node in onnx.load(model).graph.node}
+    fused = kinds == {"Exp", "Neg", "Abs"} and "Fuse" in passes(model, options)
+    factor = 1.1 if fused else 1 + 2**-23  # rounding: of another kernel than the reference's
+    session = onnxruntime.InferenceSession(str(model))
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: {n: v * v.dtype.type(factor) for n, v in zip(names, session.run(names, feeds))}
+"""
+TIGHT = "numpy:rtol=1e-9,atol=0"
+SURROUNDINGS = "g (float[2,3] x) => (float[2,3] y) { [exp] a = Exp(x) [neg] b = Neg(a) [abs] y = Abs(b) }"
+
+
+@contextmanager
+def surrounded(folder: Path, reference: Reference, text: str, criterion: str) -> Iterator[Blame]:
+    """Blame of 'neg', on a candidate that fuses three operators, wrongly, and rounds otherwise than the reference."""
+    graph = text_models.load(folder, text)
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
+    (folder / "fuses.py").write_text(SURROUNDED)
+    chosen = candidate.parse(str(folder / "fuses.py"))
+    setup = Setup(chosen, Feeding((str(folder / "x.npy"),)), folder / "out", criterion)
+    with Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
+        yield Blame(trials, region_of(graph, "neg"), setup)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "note"),
+    [
+        (TIGHT, "off by rounding only alone, so the whole is asked, and judged by noise:floor=1e-5"),
+        ("noise", "not wrong alone, so the whole is asked"),
+    ],
+)
+def test_a_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
+    tmp_path: Path, reference: Reference, criterion: str, note: str
+) -> None:
+    with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
+        blame = in_its_surroundings(alone)
+        assert (blame.region, blame.notes) == (alone.trials.whole(), [f"'neg': {note}"])
+        assert blame.is_wrong
+        assert blame.passes() == [("Fuse",)]
+        assert in_its_surroundings(blame) is blame
+
+
+def test_where_the_whole_only_rounds_as_well_the_region_is_asked_about(tmp_path: Path, reference: Reference) -> None:
+    with surrounded(tmp_path, reference, SURROUNDINGS.replace("Abs(b)", "Neg(b)"), TIGHT) as alone:
+        assert alone.is_wrong
+        assert in_its_surroundings(alone) is alone
 
 
 def test_draws_are_like_the_samples(tmp_path: Path) -> None:
