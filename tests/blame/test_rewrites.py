@@ -67,6 +67,7 @@ def unary(op: str, shape: str = "2,3,8", out: str = "") -> str:
 
 
 IMAGE = f32(1, 4, 9, 9)
+X = np.array([[-(2**31), 2**31 - 1, -5, 130, 200, 255], [7, 90001, -90003, 128, -128, 16777217]])
 BN = {"s": f32(4, seed=1), "b": f32(4, seed=2), "m": f32(4, seed=3), "v": np.abs(f32(4, seed=4))}
 KERNEL = {"w": f32(8, 4, 3, 3, seed=5), "b": f32(8, seed=6)}
 LSTM = {
@@ -119,6 +120,33 @@ CASES = [
     Case("functions", unary("HardSwish(x)"), ("operators that define it",), ("define",)),
     Case("functions", unary("MeanVarianceNormalization<axes=[0,2]>(x)"), ("define it",), ("define",)),
     Case("functions", unary("Elu<alpha=0.7>(x)"), (), ("define",)),
+    *(Case("integers", f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = {op}(x, k) }}", (words,), (), X.astype(t),
+           {"k": np.array([250, 7, 3, 100, 2, 131]).astype(t)}, evaluated=False)
+      for t, op, words in (
+          ("uint8", "Add", "int32 instead of uint8, wrapped"), ("uint8", "Sub", "int32 instead of uint8, wrapped"),
+          ("int8", "Mul", "int32 instead of int8, wrapped"), ("int32", "Mul", "int64 instead of int32, wrapped"),
+          ("uint32", "Sub", "int64 instead of uint32"), ("uint32", "Mul", "int64 instead of uint32"),
+          ("uint32", "Div", "int64 instead of uint32"), ("int32", "Div", "int64"),
+      )),
+    Case("integers", "g (uint32[2,6] x) => (bool[2,6] y) { y = Less(x, k) }", ("int64 instead of uint32 in",), (),
+         X.astype(np.uint32), {"k": np.array([250, 7, 3, 2**32 - 2, 2, 131], np.uint32)}),
+    *(Case("integers", f"g ({t}[2,6] x) => ({t}[{shape}] y) {{ y = {how}(x, k) }}", words, (), X.astype(t),
+           {"k": np.array(axes)}, opset=18)
+      for t, shape, how, axes, words in (
+          ("int32", "2,1", "ReduceMax", [1], ("ArgMax", "int64")), ("int64", "1,1", "ReduceMin", [0, 1], ("ArgMin",)),
+          ("int64", "2", "ReduceSum<keepdims=0>", [-1], ("a CumSum",)),
+          ("int32", "1,1", "ReduceSum", [0, 1], ("a CumSum", "int64")),
+          ("int64", "6", "ReduceMax<keepdims=0>", [0], ("ArgMax",)),
+      )),
+    *(Case("arithmetic", f"g ({t}[2,6] x) => ({t}[2,6] y) {{ y = Pow(x, k) }}", ("a Pow of float64",), (),
+           (X % 90).astype(t), {"k": np.array([0, 1, 2, 3, 2, 4]).astype(t)}) for t in ("int32", "int64")),
+    Case("arithmetic", "g (int64[2,6] x) => (int64[2,6] y) { y = Pow(x, k) }", ("Mul of squares",), (), X % 30,
+         {"k": np.array(11)}),
+    Case("arithmetic", "g (int32[2,6] x) => (int32[2,6] y) { y = Relu(x) }", ("Max",), (), X.astype(np.int32)),
+    *(Case("spelling", f"g ({t}[2,6] x) => ({t}[2,9] y) {{ y = Pad(x, p{more}) }}", ("default value written out",), (),
+           X.astype(t.replace("float", "float32")), {"p": np.array(pads), "a": np.array([1])}, opset=18,
+           evaluated=False)
+      for t, more, pads in (("int64", "", [0, 1, 0, 2]), ("uint8", "", [0, 1, 0, 2]), ("float", ", , a", [1, 2]))),
     Case("layers", unary("BatchNormalization(x, s, b, m, v)", "1,4,9,9"), ("a Mul and an Add",), ("Mul",), IMAGE, BN),
     Case("layers", unary("InstanceNormalization(x, s, b)", "1,4,9,9"), ("arithmetic",), ("arith",), IMAGE, BN),
     Case("layers", unary("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, b)", "3,4", "3,5"), ("a MatMul and an Add",),

@@ -13,6 +13,7 @@ from subgraph.graph.walk import attribute
 
 BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
 SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
+INTEGER_POWERS = range(4, 64)  # of integers, which products keep to the last bit
 SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
 
 
@@ -56,6 +57,16 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     if number == 3:
         new.node("Mul", [x, new.node("Mul", [x, x])], y)
         return "two Mul instead of"
+    if number in INTEGER_POWERS and not _is_float(source, node):
+        powers = [x]
+        while 2 ** len(powers) <= number:
+            powers.append(new.node("Mul", [powers[-1], powers[-1]]))
+        factors = [power for k, power in enumerate(powers) if int(number) >> k & 1]
+        product = factors[0]
+        for factor in factors[1:]:
+            product = new.node("Mul", [product, factor])
+        new.node("Identity", [product], y)
+        return "Mul of squares instead of"
     if number == 0.5 and _is_float(source, node):
         new.node("Sqrt", [x], y)
         return "a Sqrt instead of"
@@ -64,8 +75,9 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 @of("Pow")
 def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """Of two types, or of integers: a runtime may compute both in float32."""
     base, exponent = (source.element(name) for name in node.input)
-    if not base or base == exponent:
+    if not base or (base == exponent and base in FLOATS):
         return ""
     wide = [new.node("Cast", [name], to=TensorProto.DOUBLE) for name in node.input]
     new.node("Cast", [new.node("Pow", wide)], node.output[0], to=base)
@@ -167,7 +179,7 @@ def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     x, element = node.input[0], source.element(node.input[0])
     if node.op_type == "Relu":
-        low, high = (new.weight(0, element) if element in FLOATS else ""), ""
+        low, high = new.weight(0, element) if element else "", ""
     elif new.opset >= 11:
         low, high = argument(node, 1), argument(node, 2)
     else:

@@ -25,7 +25,7 @@ COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
     """Of each node, then of all; constants of the whole region."""
-    yield from each(source, [_ranks, _sizes, _axes, _written, _left_out])
+    yield from each(source, [_ranks, _sizes, _axes, _written, _filled, _left_out])
     yield from _constants(source)
 
 
@@ -89,6 +89,18 @@ def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     cls = protobuf.protos().AttributeProto
     copied.attribute.extend(cls.FromString(value.SerializeToString()) for value in missing)
     return "default attributes written out in"
+
+
+@of("Pad")
+def _filled(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """Before opset 11 the value is an attribute."""
+    element, is_constant = source.element(node.input[0]), attribute(node, "mode", "constant") == "constant"
+    if new.opset < 11 or not element or not is_constant or argument(node, 2):
+        return ""
+    axes = [argument(node, 3)] if argument(node, 3) else []
+    zero = new.weight(0, element)
+    new.copy(node).input[:] = [*node.input[:2], zero, *axes]
+    return "the default value written out in"
 
 
 def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:

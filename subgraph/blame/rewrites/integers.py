@@ -1,0 +1,85 @@
+"""Integer operators in a wider type, wrapped as the narrow one is, or by others that keep every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, of, reduced_axes
+from subgraph.graph import protobuf
+from subgraph.graph.walk import attribute
+
+# Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their last bits.
+NARROW = {
+    TensorProto.UINT8: (8, False, TensorProto.INT32),
+    TensorProto.INT8: (8, True, TensorProto.INT32),
+    TensorProto.UINT16: (16, False, TensorProto.INT64),
+    TensorProto.INT16: (16, True, TensorProto.INT64),
+    TensorProto.UINT32: (32, False, TensorProto.INT64),
+    TensorProto.INT32: (32, True, TensorProto.INT64),
+}
+NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
+COUNTED = (TensorProto.INT32, TensorProto.INT64)  # types that CumSum and ArgMax take everywhere
+WIDENED = (
+    "Abs", "Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "MatMul", "Max", "Min",
+    "Mul", "Neg", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Sign", "Sub",
+)  # fmt: skip
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(source, [_wider, _extreme, _sum])
+
+
+@of(*WIDENED)
+def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """What overflows keeps its last bits, as ONNX defines it; a runtime that saturates has them in the wider type."""
+    element = source.element(node.input[0])
+    if element not in NARROW:
+        return ""
+    bits, signed, wide = NARROW[element]
+    casts = [new.node("Cast", [n], to=wide) if source.element(n) == element else n for n in node.input]
+    copied = new.copy(node)
+    copied.input[:] = casts
+    if source.element(node.output[0]) != element:
+        return f"{NAMES[wide]} instead of {NAMES[element]} in"
+    copied.output[0] = new.name("wide")
+    half, size = new.weight(2 ** (bits - 1), wide), new.weight(2**bits, wide)
+    raised = new.node("Add", [copied.output[0], half]) if signed else copied.output[0]
+    kept = new.node("Mod", [raised, size])
+    new.node("Cast", [new.node("Sub", [kept, half]) if signed else kept], node.output[0], to=element)
+    return f"{NAMES[wide]} instead of {NAMES[element]}, wrapped as that is, in"
+
+
+@of("ReduceMax", "ReduceMin")
+def _extreme(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    axes = reduced_axes(source, node)
+    if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
+        return ""
+    x = node.input[0]
+    for axis in axes:
+        place = new.node(f"Arg{node.op_type.removeprefix('Reduce')}", [x], axis=axis, keepdims=1)
+        x = new.node("GatherElements", [x, place], axis=axis)
+    return _ended(node, new, x, axes, "the elements at the ArgMax or ArgMin")
+
+
+@of("ReduceSum")
+def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    axes = reduced_axes(source, node)
+    if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
+        return ""
+    x, last = node.input[0], new.weight(np.array([-1], np.int64))
+    for axis in axes:
+        x = new.node("Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis)
+    return _ended(node, new, x, axes, "the end of a CumSum")
+
+
+def _ended(node: protobuf.NodeProto, new: Substitution, x: str, axes: list[int], words: str) -> str:
+    """The reduction's own output, of a tensor in which the axes that are reduced have one element."""
+    if attribute(node, "keepdims", 1):
+        new.node("Identity", [x], node.output[0])
+    else:
+        new.reduce("Squeeze", x, axes, node.output[0], keepdims=None)
+    return f"{words} instead of"
