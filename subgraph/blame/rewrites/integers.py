@@ -12,7 +12,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.walk import attribute
 
 # Narrow type → bits, whether it has a sign, and the type that holds its sums and products, or their last bits.
-NARROW = {
+NARROW: dict[int, tuple[int, bool, int]] = {
     TensorProto.UINT8: (8, False, TensorProto.INT32),
     TensorProto.INT8: (8, True, TensorProto.INT32),
     TensorProto.UINT16: (16, False, TensorProto.INT64),
