@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing, parse_criterion
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
@@ -37,6 +38,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Value, shape_text
 from subgraph.sweep.operator_tests import Example
+from subgraph.trials.pieces import APPROXIMATED
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -125,7 +127,7 @@ class ExpectedOutputs:
     def __init__(self, criterion: str, plain: Runtime, scratch: Path) -> None:
         """`criterion`: words as `parse_criterion` takes them; `plain`: plain onnxruntime."""
         self.criterion, self.rule = criterion, parse_criterion(criterion)
-        self._noise_rule = parse_criterion(NOISE)
+        self._noise_rule, self._rounding_alone = parse_criterion(NOISE), parse_criterion(ROUNDING_ALONE)
         self._plain, self._scratch = plain, scratch
         plain.workers.turns = threading.Semaphore(os.cpu_count() or 1)  # it runs here, wherever the candidates do
         self._reference_results: dict[str, ReferenceResult] = {}
@@ -169,6 +171,10 @@ class ExpectedOutputs:
         if noise is None:
             return self._judge_without_noise(output, precision)
         judgement = output.judge(self.rule, precision, noise)
+        if judgement.status is Status.AGREE and self.criterion == NOISE and precision is Precision.FP32:
+            by_rounding = output.judge(self._rounding_alone, precision, noise)
+            if by_rounding.status is Status.FAIL and not self._is_approximated(output.example):
+                judgement = by_rounding
         if judgement.status is Status.AGREE or not self.by_noise:
             return judgement, CRITERION
         if judgement.status is Status.UNRESOLVED:  # the model does not run with perturbations, for example
@@ -178,6 +184,11 @@ class ExpectedOutputs:
             if tolerated.status is Status.AGREE:
                 return tolerated, TOLERANCE
         return judgement, CRITERION
+
+    @staticmethod
+    def _is_approximated(example: Example) -> bool:
+        """Does the model hold an operator that runtimes approximate?"""
+        return not APPROXIMATED.isdisjoint(graphs.load(example.model).ops)
 
     def _judge_without_noise(self, output: _Output, precision: Precision) -> tuple[Judgement, str]:
         """By the test's own tolerance, which is too strict for float16 and near zero.

@@ -302,6 +302,26 @@ def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
     assert [len(row["results"]) for row in document["rows"]] == [2, 2, 2]
 
 
+@pytest.mark.slow
+def test_what_nobody_approximates_is_held_to_rounding_or_its_own_tolerance(
+    here: Path, backend: Callable[[str], str]
+) -> None:
+    """An Abs off by 0.15 % was right, as a fast exp may be."""
+    mine = backend("right = run\nrun = lambda feeds: {k: v * v.dtype.type(1.0015) for k, v in right(feeds).items()}")
+    document = sweep("--only", "test_abs", "--only", "test_exp", "-c", mine, cwd=here, code=1)
+    assert statuses(document) == {"test_abs": "wrong", "test_exp": "right"}
+    case = next(row["results"][0]["case"] for row in document["rows"] if row["test"] == "test_abs")
+    assert subcut("replay", case, "-c", mine, cwd=here).code == 1
+
+
+@pytest.mark.slow
+def test_a_shape_that_is_computed_inside_has_no_expected_value(here: Path, backend: Callable[[str], str]) -> None:
+    """It was a KeyError, and the whole sweep ended, where noise decided on an attention that is spelled out."""
+    body = "right = run\nrun = lambda feeds: {k: v * v.dtype.type(1 + 1e-6) for k, v in right(feeds).items()}"
+    document = sweep("--only", "test_attention_3d_scaled*", "-c", backend(body), cwd=here, code=0)
+    assert set(statuses(document).values()) == {"right"} and len(document["rows"]) > 1
+
+
 # ------------------------------------------------------------------------------------------------ bad candidates
 
 
