@@ -21,6 +21,7 @@ class Fact(StrEnum):
     FITS = "fits"  # rounding at a lower precision explains the error
     GRID = "grid"  # all values are those of a lower precision
     INPUT = "input"  # an input of the model was misread
+    KNOWN = "known"  # the values are those of a known approximation
     OPEN = "open"  # a lower precision may be the reason
     OVERFLOW = "overflow"  # the claimed precision cannot hold a weight
     PASS = "pass"  # without some passes of the optimiser it is right
@@ -38,7 +39,8 @@ class Fact(StrEnum):
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, alone, input, likeness, exact, pass, switch, second, provider or export.
+    kind: conclusion, range, noise, precision, approximation, alone, input, likeness, exact, pass, switch, second,
+        provider or export.
     fact: None where it decides nothing. precision: which one the fact is about, where it is a lower one.
     quoted: what a conclusion that rests on it repeats.
     """
@@ -64,6 +66,7 @@ CONCLUSIONS = (
     ),
     ((Fact.SWITCH,), "one option of the candidate is the reason: right with that option off"),
     ((Fact.WITHIN,), "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
+    ((Fact.KNOWN,), "an approximation, no bug by itself: {quoted}"),
     (
         (Fact.FITS, Fact.WRONG_FINER),
         "not known: {dtype} rounding explains the size of the error, but full precision is as wrong",
@@ -105,7 +108,14 @@ CONCLUSIONS = (
     ((Fact.BEYOND,), "a bug, unless the reference is wrong: rounding does not explain it"),
     ((Fact.REFERENCE,), "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
 )
-QUOTED = (Fact.INPUT, Fact.EXPORT, Fact.ALIKE, Fact.APPROXIMATE, Fact.SOMEWHERE)  # in the order of conclusions
+QUOTED = (
+    Fact.INPUT,
+    Fact.EXPORT,
+    Fact.ALIKE,
+    Fact.KNOWN,
+    Fact.APPROXIMATE,
+    Fact.SOMEWHERE,
+)  # in the order of conclusions
 # The facts of those which say that the candidate rounds, and does nothing wrong.
 ROUNDING = frozenset((
     (Fact.WITHIN,), (Fact.FITS, Fact.GRID), (Fact.FITS, Fact.RIGHT_FINER), (Fact.FITS, Fact.EVERYWHERE),

@@ -1,6 +1,7 @@
 """Region that fails -> evidence for rounding or a bug, a line each, the conclusion first.
 
-The error in units of rounding noise, at the claimed precision and below; transformations that would make the tensors
+The error in units of rounding noise, at the claimed precision and below; known approximations of functions, such as
+GELU by tanh, whose values the candidate's are; transformations that would make the tensors
 equal; the same backend in full precision or without optimisations, if it names such options (`exact`), and, where that
 does not heal it, with each of its `switches` thrown; and onnx's own evaluator, which tells whether the reference is
 right. A precision that only fits is a guess: it is called the reason where a switch confirms it. Each more run of a
@@ -22,6 +23,7 @@ from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
 from subgraph.comparison.precision import FLOATS
 from subgraph.comparison.similarity.explanations import join_explanations
+from subgraph.diagnosis.approximations import looks_like
 from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
 from subgraph.errors import SubcutError
@@ -74,7 +76,7 @@ def diagnose(
     if others:
         evidence += _in_common(trials, [region, *others])
     elif verdict.worst:
-        evidence += _of_values(WrongOutput(trials, region, verdict.worst))
+        evidence += _of_one(WrongOutput(trials, region, verdict.worst))
     evidence += _exact(trials, region, withheld)
     facts = {one.fact for one in evidence}
     if Fact.RIGHT in facts:
@@ -110,6 +112,12 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
                 ends = f"{trials.precision.dtype} ends at {limit:.2e}"
                 yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW)
                 return
+
+
+def _of_one(output: WrongOutput) -> list[Evidence]:
+    """Evidence in the values alone, and known approximations that would give them."""
+    found = list(_of_values(output))
+    return found if any(one.fact is Fact.WITHIN for one in found) else [*found, *looks_like(output)]
 
 
 def _of_values(output: WrongOutput) -> Iterator[Evidence]:

@@ -1,0 +1,204 @@
+"""Is a candidate's output that of a known approximation, such as GELU by tanh, rather than of the exact function?
+
+Each hypothesis is a region in which the nodes of some operators compute an approximation instead, on the reference.
+It holds if the candidate's values are far nearer to its outputs than to the exact ones, and what is left is no more
+than rounding: then the approximation explains the whole error, and hides no other one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from textwrap import dedent
+
+import numpy as np
+
+from subgraph.comparison.pair import Pair, comparable
+from subgraph.diagnosis.conclusions import Evidence, Fact
+from subgraph.errors import SubcutError
+from subgraph.graph import protobuf
+from subgraph.graph.opsets import STANDARD, opset_of
+from subgraph.graph.region import Region
+from subgraph.graph.walk import attribute
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.tensors import Record
+from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.trial import Trials
+
+NEARER = 10.0  # times nearer to the approximation than to the exact function
+MOST = 9999  # that is said
+LEFT = 1e-5  # of the scale, which healthy kernels stay within
+MAX_NODES = 2000  # of a region that is run once per hypothesis
+DOMAIN = "subcut.approximation"
+SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715  # GELU by tanh: 0.5 x (1 + tanh(SLOPE (x + CUBIC x³)))
+QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
+LOWERED = 60801 / 2**20  # Schraudolph, "A fast, compact approximation of the exponential function", 1999
+
+# `NAME (x) => (y)`: bodies of functions; {tanh} and {exp} stand for the lines of a kernel that makes t of u.
+TANH = "t = Tanh(u)"
+# MNN's `tanhf_poly`: Lambert's continued fraction, cut at ±5.
+FRACTION = """
+    five = Constant<value = float {5.0}>() s = Mul(u, u)
+    k1 = Constant<value = float {378.0}>() k2 = Constant<value = float {17325.0}>()
+    k3 = Constant<value = float {135135.0}>() k4 = Constant<value = float {28.0}>()
+    k5 = Constant<value = float {3150.0}>() k6 = Constant<value = float {62370.0}>()
+    n1 = Add(s, k1) n2 = Mul(n1, s) n3 = Add(n2, k2) n4 = Mul(n3, s) n5 = Add(n4, k3) n = Mul(n5, u)
+    d1 = Mul(s, k4) d2 = Add(d1, k5) d3 = Mul(d2, s) d4 = Add(d3, k6) d5 = Mul(d4, s) d = Add(d5, k3)
+    f = Div(n, d) far = Abs(u) is_far = Greater(far, five) limit = Sign(u) t = Where(is_far, limit, f)"""
+# A power of two whose fraction is a straight line, as the bits of a float are read.
+STRAIGHT = f"""
+    per_two = Constant<value = float {{{1 / math.log(2)!r}}}>() lowered = Constant<value = float {{{LOWERED!r}}}>()
+    one_ = Constant<value = float {{1.0}}>() two_ = Constant<value = float {{2.0}}>()
+    p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole) line = Add(rest, one_)
+    power = Pow(two_, whole) t = Mul(line, power)"""
+
+
+def _erf(slope: float, cubic: float) -> str:
+    """erf(x) as tanh(slope x + cubic x³)."""
+    return f"""
+    a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
+    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) {{kernel}} y = Identity(t)"""
+
+
+def _gelu(slope: float, cubic: float) -> str:
+    return f"""
+    a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
+    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) {{kernel}}
+    one = Constant<value = float {{1.0}}>() half = Constant<value = float {{0.5}}>()
+    t1 = Add(t, one) x1 = Mul(x, half) y = Mul(x1, t1)"""
+
+
+OF_TANH = {
+    "Tanh": "u = Identity(x) {kernel} y = Identity(t)",
+    "Sigmoid": """
+    half = Constant<value = float {0.5}>() u = Mul(x, half) {kernel} th = Mul(t, half) y = Add(th, half)""",
+}
+OF_EXP = {
+    "Exp": "u = Identity(x) {kernel} y = Identity(t)",
+    "Sigmoid": """
+    one = Constant<value = float {1.0}>() u = Neg(x) {kernel} t1 = Add(t, one) y = Div(one, t1)""",
+    "Softmax": """
+    m = ReduceMax{max}(x{axes}) u = Sub(x, m) {kernel} sum = ReduceSum(t, axis) y = Div(t, sum)""",
+}
+BY_TANH = {
+    "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
+    "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
+}
+BY_LOGISTIC = {"Erf": _erf(QUICK / math.sqrt(2), 0.0), "Gelu": _gelu(QUICK / 2, 0.0)}
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Attributes: name: in words that go on "looks like …". bodies: by operator. kernel: what makes t of u."""
+
+    name: str
+    bodies: Mapping[str, str]
+    kernel: str
+
+
+APPROXIMATIONS = (
+    Approximation("GELU by tanh", BY_TANH, TANH),
+    Approximation("GELU by tanh, and tanh by a continued fraction", BY_TANH, FRACTION),
+    Approximation("GELU by the logistic function", BY_LOGISTIC, TANH),
+    Approximation("tanh by a continued fraction", OF_TANH, FRACTION),
+    Approximation("exp by a straight line between powers of two", OF_EXP, STRAIGHT),
+)
+
+
+def looks_like(output: WrongOutput) -> Iterator[Evidence]:
+    """The approximation that the candidate's values are those of, if one of these is; the nearest.
+
+    `output`: the one that is off most. A run of its region on the reference for each hypothesis.
+    """
+    trials, region = output.trials, output.region
+    ops = {trials.graph.ops[i] for i in region.nodes}
+    if trials.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
+        return
+    found = []
+    for approximation in APPROXIMATIONS:
+        if ops.isdisjoint(approximation.bodies):
+            continue
+        try:
+            times = _times_nearer(output, _run(trials, region, approximation))
+        except SubcutError:  # the reference has no such operator, or the values are of another type
+            continue
+        if times >= NEARER:
+            found.append((times, approximation.name))
+    if found:
+        times, name = max(found)
+        quoted = f"{name} (×{min(times, MOST):.0f} nearer)"
+        yield Evidence("approximation", f"looks like {quoted}", Fact.KNOWN, quoted=quoted)
+
+
+def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
+    """By how many times the worst output is nearer, as a whole and at its worst element; 0 where more than rounding is
+    left of any output of any sample."""
+    trials, region, judged = output.trials, output.region, output.judgement
+    result, times = trials.run(region), 0.0
+    for k, (sample, made) in enumerate(zip(approximated, result.tensors, strict=True)):
+        for name in region.outputs:
+            if name not in made or name not in sample:
+                return 0.0
+            is_worst = (k, name) == (output.sample, judged.name)
+            near = _compared(sample[name], made[name])
+            if (
+                near is None
+                or near.masked
+                or near.error > max(LEFT * near.scale, (judged.noise or 0.0) if is_worst else 0.0)
+            ):
+                return 0.0
+            if is_worst and (far := _compared(trials.values.records[k][name], made[name])) and not far.masked:
+                times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
+    return times
+
+
+def _compared(expected: Record, made: Record) -> Pair | None:
+    one, other = expected.value(), made.value()
+    return comparable(one, other) if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) else None
+
+
+def _rms(pair: Pair) -> float:
+    expected, value = pair.values
+    return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
+
+
+def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
+    """The reference's outputs of the region, with the approximation in the place of its operators.
+
+    Raises:
+        SubcutError: the reference cannot run that.
+    """
+    outputs: list[Mapping[str, Record]] = [{}] * len(trials.values.samples)
+    for samples, records in trials.sample_groups(region):
+        cut = trials.cut(region, records)
+        model = cut.model
+        opset = opset_of(model)
+        for i, node in enumerate(model.graph.node):
+            if node.domain in STANDARD and node.op_type in approximation.bodies:
+                name = f"F{i}"
+                body = _function(name, node, approximation, opset)
+                model.functions.add().MergeFromString(body)
+                del node.attribute[:]
+                node.op_type, node.domain = name, DOMAIN
+        model.opset_import.add(domain=DOMAIN, version=1)
+        model.ir_version = max(model.ir_version, 8)  # before it there are no functions
+        made = trials.run_model(model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
+        for k, sample in zip(samples, made, strict=True):
+            outputs[k] = sample
+    return outputs
+
+
+def _function(name: str, node: protobuf.NodeProto, approximation: Approximation, opset: int) -> bytes:
+    """The FunctionProto that stands for a node."""
+    from onnx import parser
+
+    axis = attribute(node, "axis", -1)
+    lines = approximation.bodies[node.op_type].replace("{kernel}", approximation.kernel)
+    if node.op_type == "Softmax":
+        lines = f"axis = Constant<value = int64[1] {{{axis}}}>() {lines}"
+        lines = lines.replace("{max}", "" if opset >= 18 else f"<axes = [{axis}]>")
+        lines = lines.replace("{axes}", ", axis" if opset >= 18 else "")
+    text = f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} (x) => (y) {{ {dedent(lines)} }}'
+    made: bytes = parser.parse_function(text).SerializeToString()
+    return made
