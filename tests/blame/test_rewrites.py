@@ -258,6 +258,8 @@ CASES = [
          ("full rank", "full shape", "other end", "run time", "Constant nodes"), weights={"k": f32(8)}),
     Case("spelling", "g (float[1,4,9,9] x) => (float[1,8,7,7] y) { y = Conv<group=1>(x, w, b) }",
          ("written out", "left out", "run time"), (), IMAGE, KERNEL),
+    *(Case("spelling", POOL.format(7, f"{op}<kernel_shape=[3,3]>(x)"), ("default attributes written out",), (), IMAGE,
+           opset=opset) for op in ("AveragePool", "MaxPool") for opset in (9, 19)),
     Case("spelling", "g (float[2,3,8] x) => (float[2,3,8] y) { k = Constant<value=float {2.0}>() y = Mul(x, k) }",
          ("Constant nodes as initializers",)),
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from subgraph.graph.opsets import STANDARD, schema
 from subgraph.graph.walk import attribute
 
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "And", "Or", "Equal", "Greater", "Less")
+POOLS = ("AveragePool", "LpPool", "MaxPool")
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
@@ -77,12 +78,7 @@ def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
     present = {a.name for a in node.attribute}
     values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
     missing = [v for v in values if v.name and v.name not in present]
-    if node.op_type == "Conv" and (shape := source.shape(node.input[1])) is not None:
-        spatial = len(shape) - 2
-        known = {"kernel_shape": shape[2:], "strides": [1] * spatial, "dilations": [1] * spatial}
-        if attribute(node, "auto_pad", "NOTSET") == "NOTSET":
-            known["pads"] = [0] * 2 * spatial
-        missing += [helper.make_attribute(n, v) for n, v in known.items() if n not in present]
+    missing += [helper.make_attribute(n, v) for n, v in _window(source, node).items() if n not in present]
     if not missing:
         return ""
     copied = new.copy(node)
@@ -101,6 +97,18 @@ def _filled(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     zero = new.weight(0, element)
     new.copy(node).input[:] = [*node.input[:2], zero, *axes]
     return "the default value written out in"
+
+
+def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int]]:
+    """Attributes of a convolution or a pooling whose defaults depend on its rank."""
+    if node.op_type not in ("Conv", *POOLS) or node.domain not in STANDARD:
+        return {}
+    kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, 1)) or [])[2:]
+    ones, known = [1] * len(kernel), {"kernel_shape": list(kernel)} if kernel else {}
+    if kernel and attribute(node, "auto_pad", "NOTSET") == "NOTSET":
+        known["pads"] = [0] * 2 * len(kernel)
+    allowed = schema(node.op_type, source.opset).attributes
+    return known | {name: ones for name in ("strides", "dilations") if kernel and name in allowed}
 
 
 def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
