@@ -33,6 +33,7 @@ from tests.helpers.budget import (  # noqa: F401
 )
 from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import subcut
+from tests.helpers.turns import takes_its_turn
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
@@ -46,8 +47,11 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of what this system does not have are skipped; each says why."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that take turns; and those of what this system does not have are skipped, each says why."""
+    in_turn = {item: takes_its_turn(item) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not in_turn[item]])
+    items[:] = [item for item in items if in_turn[item]]
     on_linux = sys.platform == "linux" and hasattr(os, "posix_fadvise")  # not so with `make test-macos-like`
     lacking = [] if on_linux else ["linux"] if sys.platform != "win32" else ["linux", "posix"]
     for item in items if lacking else ():

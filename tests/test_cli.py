@@ -254,6 +254,7 @@ def test_verbose_adds_to_standard_error_only(here: Path) -> None:
     assert verbose.err.startswith(plain.err)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("words", "env", "coloured"),
     [
@@ -299,6 +300,7 @@ def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -721,6 +723,7 @@ def loaded(words: tuple[str, ...], cwd: Path, env: Mapping[str, str] | None = No
     return HEAVY.intersection(said)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -269,6 +269,7 @@ def forms_of(model: onnx.ModelProto, name: str) -> list[Rewriting]:
     return list(rewritings(model, [name]))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.name}-{c.text.split('{')[1].strip()[:40]}")
 def test_a_form_computes_the_same(case: Case, tmp_path: Path, reference: Reference) -> None:
     used = {

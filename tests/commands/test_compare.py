@@ -469,6 +469,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", MODELS)
 def test_kinds_of_models(kind: str, here: Path) -> None:
     text, tensors = MODELS[kind]

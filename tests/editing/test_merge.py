@@ -90,6 +90,7 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- a tail
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda c: f"{c.number}: {c.title}")
 def test_a_tail_that_is_dropped_is_put_back(case: CutCase, tmp_path: Path, reference: Reference) -> None:
     graph = load(case.build(tmp_path))

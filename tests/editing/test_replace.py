@@ -61,6 +61,7 @@ def put_back(graph: Graph, region: Region, folder: Path, **options: Any) -> Path
     return folder / "new.onnx"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", WHOLE, ids=lambda c: f"{c.number}: {c.title}")
 def test_a_cut_that_is_put_back_changes_nothing(case: CutCase, tmp_path: Path, reference: Reference) -> None:
     graph = load(case.build(tmp_path))

@@ -144,6 +144,7 @@ def test_a_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path
     assert sorted(map(g.label, found.random)) == edge.random.split()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("key", CAPTURED)
 def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
     case = TABLE[key]
@@ -215,6 +216,7 @@ def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("key", WITH_SCRIPT)
 def test_the_folder_proves_itself(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
     case = TABLE[key]
@@ -256,6 +258,7 @@ def without_body_types(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return bare
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("key", WORKS)
 def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
     """`--no-capture` cuts the same nodes and weights, but types have another source and shapes are not frozen."""

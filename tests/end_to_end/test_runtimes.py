@@ -139,6 +139,7 @@ def close(found: dict[str, Any], right: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ right
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("what", RIGHT)
 def test_it_is_right(runtime: str, what: str, workers: dict[str, Worker], tmp_path: Path) -> None:

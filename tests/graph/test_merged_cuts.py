@@ -219,6 +219,7 @@ def test_a_cut_that_overlaps_with_the_group_begins_the_next(tmp_path: Path) -> N
 NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("key", [pytest.param(k, marks=[NO_LINKS] if "symlink" in k else []) for k in RUNNABLE])
 def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None:
     """Single nodes, and pairs of nodes."""

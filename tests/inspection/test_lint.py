@@ -228,6 +228,7 @@ def is_a_sentence(said: str) -> bool:
     return bool(said) and not said.endswith(".") and "\n" not in said and len(said) < 300
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
     subject, rules = prepare(tmp_path / "bad", case.bad, case.more, case.options)

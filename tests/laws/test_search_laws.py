@@ -33,6 +33,7 @@ def check(family: str, count: int, wrong: float = 0.0) -> None:
     assert not found.ended["incomplete"] or family in REFUSING, found
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("family", STEADY)
 def test_a_few_scenarios_of_each_family(family: str) -> None:
     check(family, QUICK)

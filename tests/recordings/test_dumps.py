@@ -751,6 +751,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
         recording.open(tmp_path, "npy")
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("word", FORMATS)
 def test_fuzzed_bytes(word: str, made: dict[str, Path], tmp_path: Path) -> None:
     """Every file of each sample, damaged in many ways: values, or an error of ours; never another."""

@@ -60,6 +60,7 @@ def render(form: str, document: dict[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------------------- contract
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_renders_every_document(form: str, name: str) -> None:
@@ -102,6 +103,7 @@ def validator(kind: type) -> Any:
     return of(rule)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ALL)
 def test_samples_are_of_the_schema(name: str) -> None:
     document = ALL[name]()
@@ -120,6 +122,7 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
             yield from ([*value[:k], other, *value[k + 1 :]] for other in [change, *changed(one, change)])
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("change", [None, "text", [], *(pytest.param(c, marks=pytest.mark.rare) for c in (-1.5, True))])
 @pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:

@@ -166,6 +166,7 @@ def save(path: Path, text: str, **more: Any) -> Path:
 # ------------------------------------------------------------------------------------------------ the contract
 
 
+@pytest.mark.turns(2)
 def test_it_gives_the_right_values_of_every_kind(
     named: tuple[str, dict[str, str]], numbers: Path, texts: Path, refused: set[str], tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_it_gives_the_right_values_of_every_kind(
             assert name not in worker.about(changed).switches, "it is off now"
 
 
+@pytest.mark.turns(2)
 def test_what_is_wrong_is_told(
     named: tuple[str, dict[str, str]], numbers: Path, refused: set[str], tmp_path: Path
 ) -> None:
@@ -424,6 +426,7 @@ def some(dtype: str, shape: tuple[int, ...]) -> Any:
     return (values + (dtype == "float8_e8m0fnu")).reshape(shape).astype(tensors.np_dtype(dtype))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dtype", every_type())
 def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: Callable[..., str]) -> None:
     """As .npy and as .bin, copied as they are: what a command is fed and what it gives have one form."""

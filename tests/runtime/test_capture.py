@@ -216,6 +216,7 @@ def test_shapes_that_are_not_frozen_are_inputs(batches: tuple[Graph, str], cases
 # ---------------------------------------------------------------------------------------------------- types at the edge
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("shape", ["", "[3,5]"])
 @pytest.mark.parametrize("number", [TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2])
 def test_types_that_numpy_lacks_at_the_edge(tmp_path: Path, cases: Cases, number: int, shape: str) -> None:
@@ -394,6 +395,7 @@ def test_a_large_inline_model_is_captured_without_reading_it(
 # ---------------------------------------------------------------------------------------------------- real networks
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "path",
     [*LIGHT[:3], *(pytest.param(p, marks=pytest.mark.rare) for p in LIGHT[3:])],

@@ -108,6 +108,7 @@ def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], t
 # ------------------------------------------------------------------------------------------------ crashes
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "name", "code"),
     [
@@ -218,6 +219,7 @@ ORPHANS = pytest.mark.linux("elsewhere the parent of an orphan is the system's f
 CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os.environ['{MARK}']}}))"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "body",
     [
@@ -284,6 +286,7 @@ def test_an_import_that_hangs(
 # ------------------------------------------------------------------------------------------------ memory
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "body",
     [
@@ -390,6 +393,7 @@ def refusal(one: Worker, into: Path) -> SubcutError:
     return e.value
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("lines", "kind", "says"),
     [
@@ -453,6 +457,7 @@ def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
     assert start().about({}) == BackendInfo()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
@@ -621,6 +626,7 @@ with Worker(sys.argv[1]) as one:
 """
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "body",
     [

@@ -23,6 +23,7 @@ def at(place: int) -> Scenario:
     return Scenario("at", place, chain(N), (Fault(frozenset({place})),), "vanishes")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "family", [f if k % 3 == 0 else pytest.param(f, marks=pytest.mark.rare) for k, f in enumerate(FAMILIES)]
 )

@@ -108,6 +108,7 @@ def faulty_spec(**faults: str) -> str:
     return f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}"
 
 
+@pytest.mark.slow
 def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> None:
     """As the other commands say it: before anything runs."""
     name = backend("")
@@ -119,6 +120,7 @@ def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) ->
 # ------------------------------------------------------------------------------------------------ the answer
 
 
+@pytest.mark.slow
 def test_all_right(here: Path) -> None:
     done = subcut("sweep", "--only", "Conv", "--only", "test_elu", cwd=here)
     assert done.code == 0
@@ -134,6 +136,7 @@ def test_all_right(here: Path) -> None:
     assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(0, done.out, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patterns", "tests"),
     [
@@ -179,6 +182,7 @@ def test_values_of_every_kind_have_an_outcome(here: Path) -> None:
 FEW = ("--only", "test_elu*", "--only", "test_abs")  # three of Elu, three of its definition, one more
 
 
+@pytest.mark.slow
 def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     spec = faulty_spec(op="Elu")
     document = sweep("-c", spec, "--only", "test_elu*example*", "--only", "test_abs", cwd=here, code=1)
@@ -375,6 +379,7 @@ def test_what_only_a_used_process_gets_wrong_is_unresolved(here: Path, backend: 
     assert f"{spec}: 1 test wrong after other models, right in a fresh process: test_elu\n" in text
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
     done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
     assert done.code == 4
@@ -434,6 +439,7 @@ def runs(notes: Path) -> int:
 # ------------------------------------------------------------------------------------------------ slips, tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

@@ -64,6 +64,7 @@ def attributed(trials: Trials, *names: str) -> Attribution:
 # ------------------------------------------------------------------------------------------------ culprits
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("guilty", "abcde")
 def test_a_single_culprit_explains_all(guilty: str, ask: Ask) -> None:
     trials = ask(LINE, add=f"{guilty}:0.5")
@@ -106,6 +107,7 @@ def test_culprits_on_two_ways(ask: Ask) -> None:
     assert [attributed(trials, n).share for n in "ad"] == pytest.approx(list(shares), rel=1e-5)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_path: Path) -> None:
     """A region accounts for the whole final error if it contains the guilty node, else for none."""

@@ -62,6 +62,7 @@ def line(folder: Path, text: str = LINE) -> Graph:
 # ------------------------------------------------------------------------------------------------ what fails
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("faults", "failing"),
     [
@@ -147,6 +148,7 @@ def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> d
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(10 if ALL else 5))
 def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, ask: Ask, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

@@ -77,6 +77,7 @@ def test_every_tensor_is_found_again(place: Path) -> None:
     require_names(list(tree(place)), "the folder")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii"])
 @pytest.mark.parametrize("words", [("--help",), ("-s", "卷积→1", "-e", "last", "--dry-run")])
 def test_a_terminal_without_the_characters(encoding: str, words: tuple[str, ...], tmp_path: Path) -> None:

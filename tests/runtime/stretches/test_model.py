@@ -66,6 +66,7 @@ def same(one: Any, other: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------- same bits
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("title", RUNNABLE)
 def test_the_bytes_of_the_plain_run(title: str, tmp_path: Path, reference: Reference, small: Reference) -> None:
     """Bodies, functions, sequences, optionals, shapes, sparse and external weights: every tensor that nodes make."""
