@@ -26,6 +26,7 @@ from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.diagnosis.approximations import looks_like
 from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.diagnosis.winograd import rounds_like
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region, of_nodes
@@ -117,7 +118,9 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
 def _of_one(output: WrongOutput) -> list[Evidence]:
     """Evidence in the values alone, and known approximations that would give them."""
     found = list(_of_values(output))
-    return found if any(one.fact is Fact.WITHIN for one in found) else [*found, *looks_like(output)]
+    if any(one.fact is Fact.WITHIN for one in found):
+        return found
+    return [*found, *looks_like(output), *rounds_like(output)]
 
 
 def _of_values(output: WrongOutput) -> Iterator[Evidence]:
