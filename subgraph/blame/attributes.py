@@ -64,8 +64,7 @@ class Attributes:
             SubcutError: the region cannot be cut, or the candidate cannot be used.
         """
         trials, region = self.trials, with_constant_parameters(self.trials.graph, self.region)
-        other_sides = trials.candidate_model or trials.run_by_hand or trials.shared_tensors is not None
-        if other_sides or len(region.nodes) > MAX_NODES:
+        if trials.candidate_model or trials.run_by_hand or len(region.nodes) > MAX_NODES:
             return
         end, folder = time.monotonic() + MAX_SECONDS, trials.new_folder()
         cut, feeds = trials.write_cut(region, trials.sample_groups(region)[0][1], folder)

@@ -30,7 +30,7 @@ TILES = (
 CORRELATED = 0.2  # at least, and
 DEVIATIONS = 10.0  # times what chance gives: one over the root of the number of elements
 AS_LARGE = 2.0  # times the expected error that a channel, root mean square, and an element may be off at most
-MAX_ELEMENTS = 1 << 23  # of the input, and of the output
+MAX_ELEMENTS = 1 << 22  # of the input, and of the output
 
 
 def rounds_like(output: WrongOutput) -> Iterator[Evidence]:
@@ -60,14 +60,27 @@ def _operands(output: WrongOutput) -> tuple[Array, Array, Array] | None:
     if len(nodes) != 1 or nodes[0].op_type != "Conv" or not _is_plain(nodes[0]):
         return None
     records = trials.values.records[output.sample]
-    constants = {t.name: numpy_helper.to_array(t) for t in trials.cut(region, [records]).to_model().graph.initializer}
-    known = [constants[n] if n in constants else records[n].array() for n in nodes[0].input if n]
+    constants = _constants(trials.cut(region, [records]).to_model())
+    names = [name for name in nodes[0].input if name]
+    if not records.keys() | constants.keys() >= set(names):
+        return None
+    known = [constants[name] if name in constants else records[name].array() for name in names]
     x, weights = known[:2]
     if any(a.dtype != np.float32 for a in known) or x.ndim != 4 or weights.shape[1:] != (x.shape[1], KERNEL, KERNEL):
         return None
-    top, left, bottom, right = attribute(nodes[0], "pads", [0, 0, 0, 0])
+    top, left, bottom, right = pads = attribute(nodes[0], "pads", [0, 0, 0, 0])
+    if min(pads) < 0:
+        return None
     bias = known[2] if len(known) > 2 else np.zeros(len(weights), np.float32)
     return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))), weights, bias
+
+
+def _constants(model: protobuf.ModelProto) -> dict[str, Array]:
+    """Initializers, and values of Constant nodes."""
+    nodes = [node for node in model.graph.node if node.op_type == "Constant"]
+    made = {node.output[0]: a.t for node in nodes for a in node.attribute if a.name == "value"}
+    made |= {tensor.name: tensor for tensor in model.graph.initializer}
+    return {name: numpy_helper.to_array(tensor) for name, tensor in made.items()}
 
 
 def _is_plain(node: protobuf.NodeProto) -> bool:
