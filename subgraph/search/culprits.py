@@ -133,6 +133,19 @@ def find_culprits(progress: Progress) -> Search[None]:
             return
 
 
+def acquit(progress: Progress) -> Search[None]:
+    """Of several findings, drop a single item that gives no output alone, if all agrees with it put back: the candidate
+    does not run it alone, and that is all. A run for each such item."""
+    state = progress.state
+    if len(progress.findings) < 2 or progress.rest is not Rest.AGREES:
+        return
+    for finding in [f for f in progress.findings if f.signature in NO_OUTPUT and len(f.items) == 1]:
+        whole = tuple(sorted({*progress.scope, *progress.skipped, *finding.items}))
+        if len(progress.findings) > 1 and (yield from state.tail(Purpose.TAIL, whole)).status is Status.AGREE:
+            progress.findings.remove(finding)
+            progress.scope = whole
+
+
 def _off_everywhere(progress: Progress) -> Search[bool]:
     """Is nearly every item off? Then the last culprit stands for all, and no other one is looked for."""
     state, last = progress.state, progress.findings[-1]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from subgraph.search import order
-from subgraph.search.culprits import Progress, Rest, find_culprits
+from subgraph.search.culprits import Progress, Rest, acquit, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import MIN_RATE
 from subgraph.search.lookahead import Lookahead
@@ -114,6 +114,7 @@ def _search_scope(progress: Progress) -> Search[None]:
             state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
     if fails:
         yield from find_culprits(progress)
+        yield from acquit(progress)
         if any(f.everywhere for f in progress.findings):
             return
         if progress.rest is Rest.FAILS or (progress.rest is Rest.UNKNOWN and len(progress.findings) == 1):

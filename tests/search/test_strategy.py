@@ -464,6 +464,14 @@ def test_where_all_of_one_kind_are_off_each_is_found(profile: str) -> None:
     assert not any(f.everywhere for f in findings.findings)
 
 
+@pytest.mark.parametrize("seed", [896, 1591, 101_559, 200_186, 200_717, 200_986])
+def test_what_is_only_refused_alone_is_no_culprit(seed: int) -> None:
+    """Found before the culprit, with no run yet that held it and agreed: they were certified, as both were refused."""
+    s = scenario("silent", seed)
+    done = run(s)
+    assert {frozenset(f.items) for f in done.findings.findings} == s.truth and done.findings.complete
+
+
 def test_what_no_run_held_is_not_said_to_agree() -> None:
     """All but the first culprit is refused. What runs lacks its readers, and with them a part of another culprit."""
     findings = run(scenario("mixed", 101_950)).findings
