@@ -127,6 +127,7 @@ def test_code_that_a_file_above_the_rootdir_names_is_not_run(pytester: pytest.Py
     )
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -54,6 +54,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
         yield shared
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("text", "wrong", "by", "found"),
     [

@@ -108,6 +108,7 @@ def onnx_version() -> str:
     return str(onnxruntime.__version__)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("faults", "whole", "rows", "first"),
     [
@@ -180,6 +181,7 @@ def test_several_candidates_stand_side_by_side(here: Path) -> None:
     assert "one candidate" in refused(compare("m.onnx", "-c", wrong, "-c", right, "--save", "d", cwd=here))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("at", "tensors"),
     [

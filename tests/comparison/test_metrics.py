@@ -47,6 +47,7 @@ def test_it_explains_itself(name: str) -> None:
     assert any(sign in text for sign in "|Σ≠") and ("NaN" in text), "its formula, and what NaN means"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(st.lists(FINITE, min_size=1, max_size=12))
@@ -57,6 +58,7 @@ def test_equal_arrays_give_the_ideal(name: str, values: list[float]) -> None:
     assert pair.metrics([name]) == {name: pytest.approx(ideal, abs=1e-15)}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(TWO_FINITE)
@@ -71,6 +73,7 @@ def test_any_finite_arrays_have_a_number(name: str, pairs: list[tuple[float, flo
     assert (kept[0] == a).all() and (kept[1] == b).all(), "its arguments are not its own"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(TWO_MILD)
@@ -91,6 +94,7 @@ def test_metrics_declared_symmetric_are(name: str, pairs: list[tuple[float, floa
     assert measured(name, a, b) == pytest.approx(measured(name, b, a), rel=1e-12, nan_ok=True)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(TWO_MILD)
@@ -151,6 +155,7 @@ PLAIN: dict[str, Callable[[Plain, Plain], float]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", PLAIN)
 @LAW
 @given(TWO_MILD)

@@ -180,6 +180,7 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")])
 def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, constant: bool, ask: Ask) -> None:
@@ -193,6 +194,7 @@ def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, cons
     assert named == found["conclusion"].startswith("range: ") == (value[0] == "9" and claim == "fp16")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("exact", "claim", "words", "conclusion"),
     [

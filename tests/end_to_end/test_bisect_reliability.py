@@ -248,6 +248,7 @@ def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
     assert loads(here) == []
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
 def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(kind: str, here: Path) -> None:
     way = here / "subcut_out" / "bisect-odd.py"

@@ -80,6 +80,7 @@ def test_each_command_of_a_page_prints_what_is_shown(
     run_page(page.read_text(encoding="utf-8"), folder)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda p: p.stem)
 def test_each_command_line_of_a_page_exists(page: Path) -> None:
     """Options and arguments, as the command line itself reads them; nothing is run."""

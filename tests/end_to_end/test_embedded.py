@@ -104,6 +104,7 @@ def test_the_host_is_the_same_each_time() -> None:
     assert 10 <= before <= len(model.graph.node) - 10
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("case", TESTS)
 def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> None:

@@ -182,6 +182,7 @@ def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> 
     assert len(done.out) + len(done.err) < 100_000
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "signature", "why"),
     [
@@ -337,6 +338,7 @@ def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: di
     assert len(runs(here)) == 3
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("spec", "says"),
     [

@@ -104,6 +104,7 @@ def test_the_document_of_a_bisection(here: Path) -> None:
     assert document["exit_code"] == 0
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
 )
@@ -196,6 +197,7 @@ def test_stored_runs_are_read(here: Path, folder: str) -> None:
             assert found and found.document, entry
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", ["results/shift__gate", "fault.zip"])
 def test_cases_of_windows_are_replayed(here: Path, case: str) -> None:
     """Written there, read here; and what is written here, there, where `make test-windows` runs the tests above."""

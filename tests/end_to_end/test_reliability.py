@@ -136,6 +136,7 @@ def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
     assert run.poll() is None, finish(run)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("number", "group", "old", "code"),
     [

@@ -290,6 +290,7 @@ def test_options_that_mean_nothing_to_it(
         workers[runtime].load("m", model, options)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("case", "spec", "at", "signature", "alone"),
     [
@@ -430,6 +431,7 @@ sys.stderr.write(json.dumps([quiet, bad, "socket.getaddrinfo" in seen]))
 """
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_nothing_is_sent_anywhere(runtime: str, tmp_path: Path) -> None:
     """OpenVINO's package reports each import to a server, MNN's converter each conversion, by way of Python."""

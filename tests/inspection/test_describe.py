@@ -334,6 +334,7 @@ def test_type_names_are_those_of_the_schemas() -> None:
     assert type_text(onnx.TypeProto()) == ""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
 def test_the_light_networks_are_flawless(path: Path) -> None:
     assert found(path) == []

@@ -83,6 +83,7 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     assert [k["name"] for k in again.document["kept"]] == ["second"]
 
 
+@pytest.mark.slow
 def test_a_score_of_ones_own(place: Path) -> None:
     (place / "mine.py").write_text(
         "import numpy as np\n"
@@ -106,6 +107,7 @@ def test_few_samples_are_unresolved(place: Path) -> None:
     assert done.code == 5 and "one sample says nothing of others" in done.document["says"], done
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "int8", "uint8"])
 def test_the_lowered_model_is_made(place: Path, precision: str) -> None:
     done = plan(place, "--to", precision, "--score", "sqnr", "--at-least", "15")
@@ -153,6 +155,7 @@ def test_the_time_is_used_up(place: Path) -> None:
     assert "the time is used up" in done.document["says"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("asked", [3, 6, 9])
 def test_what_was_found_when_the_time_is_used_up_is_written(
     place: Path, monkeypatch: pytest.MonkeyPatch, asked: int
@@ -171,6 +174,7 @@ def test_what_was_found_when_the_time_is_used_up_is_written(
     assert document["proven"] < len(document["kept"]) and (place / document["model"]).is_file()
 
 
+@pytest.mark.slow
 def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
     """That a model does not run is no reason to keep a place in float, and the float model may be the only one."""
     (place / "float_only.py").write_text(
@@ -189,6 +193,7 @@ def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> N
     assert any("could not be run or judged" in note for note in document["notes"])
 
 
+@pytest.mark.slow
 def test_an_old_opset_is_converted_and_said(place: Path) -> None:
     model = onnx.load(place / "m.onnx")
     model.opset_import[0].version = 11

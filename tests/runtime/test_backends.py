@@ -449,6 +449,7 @@ def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: 
     assert array.dtype.kind in "fiubcU", "no pickles, nothing that numpy does not know"
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4), (1, 3, 3, 3), (2, 3)])
 @pytest.mark.parametrize("form", ["NHWC", "float16", "big", "big:float64:NHWC"])
 def test_a_device_has_tensors_in_another_form(
@@ -465,6 +466,7 @@ def test_a_device_has_tensors_in_another_form(
     assert np.array_equal(np.fromfile(tmp_path / fed["bin"], dtype).reshape(fed["shape"]), turned)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("dtype", "dims", "shape"),
     [
@@ -490,6 +492,7 @@ def test_headerless_files_of_open_shapes(
     same(found, {"out:y": value})
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("dtype", "dims", "size", "says"),
     [
@@ -723,6 +726,7 @@ def ended(model: Path, step: str, command: str) -> SubcutError | None:
     return None
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("end", "in_convert", "in_run", "process"),
     [

@@ -270,6 +270,7 @@ def test_the_time_of_the_import_is_not_the_models(start: Callable[..., Worker], 
     ask(start(top="time.sleep(2)", timeout=1.5), tmp_path)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("body", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"])
 @pytest.mark.parametrize("size", [1, 4 * MIB], ids=["small", "more than a pipe holds"])
 def test_an_import_that_hangs(

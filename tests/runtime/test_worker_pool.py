@@ -92,6 +92,7 @@ def test_runs_without_a_load_do_not_age_it(pool: Callable[..., Workers], monkeyp
     assert use(mine, loads=0) == use(mine, loads=0)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("body", "limits"),
     [

@@ -27,6 +27,7 @@ def at(place: int, length: int, profile: str, n: int = N) -> Scenario:
     return Scenario("at", place, chain(n), (Fault(frozenset(range(place, place + length))),), profile)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("length", "profile", "most", "without"),
     [
