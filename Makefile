@@ -26,7 +26,7 @@ picture: $(STAMP) ## take the README's picture of the demo's report anew (needs 
 test: $(STAMP) ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow and not rare"
 
-test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a third per commit, SLOW_TURNS=3)
+test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a fourth per commit, SLOW_TURNS=4)
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
 
 test-all: $(STAMP) ## run every test, each law on all its examples, before a release (an hour)
