@@ -56,7 +56,7 @@ def bisect_loop(
     from subgraph.documents import to_json
     from subgraph.graph.graph import load
     from subgraph.graph.model_file import copy_model
-    from subgraph.results.loop import LoopOutcome
+    from subgraph.results.loop import EXIT_CODES, LoopOutcome
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage import folders
@@ -87,13 +87,32 @@ def bisect_loop(
         if document.outcome == "step":
             spent = time.monotonic() - begin
             document = _searched(search, document, limits, run, spent, force=force)
-        elif document.outcome == "agree" and (k := search.step_beyond_rounding(document.seen)) is not None:
-            log.info("step %d is off by more than rounding: looking inside", k)
-            spent = time.monotonic() - begin
-            at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
-            document = _judged(document, _searched(search, at, limits, run, spent, force=force))
+        elif document.outcome == "agree":
+            try:
+                document = _looked_into(search, document, limits, run, begin, force=force)
+            except OutOfTime as e:
+                unresolved, why = (
+                    LoopOutcome.UNRESOLVED,
+                    f"{e} before it was known whether each step is off by rounding",
+                )
+                document = replace(document, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=why)
     document = save(replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line())
     return Result(to_json(document), text(document), document.exit_code)
+
+
+def _looked_into(
+    search: LoopSearch, document: LoopDocument, limits: Settings, run: Callable[[Bisection], Result], begin: float,
+    *, force: bool,
+) -> LoopDocument:  # fmt: skip
+    """A loop that agrees, with what a search says of a step that is off by more than rounding, if there is one."""
+    from subgraph.results.loop import LoopOutcome
+
+    k = search.step_beyond_rounding(document.seen)
+    if k is None:
+        return document
+    log.info("step %d is off by more than rounding: looking inside", k)
+    at = replace(document, outcome=LoopOutcome.STEP, first_wrong=k, since=k, exit_code=1)
+    return _judged(document, _searched(search, at, limits, run, time.monotonic() - begin, force=force))
 
 
 def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:

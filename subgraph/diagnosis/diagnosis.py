@@ -153,11 +153,29 @@ def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
         known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
         shown.append({(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known})
     for common, times in Counter(chain.from_iterable(shown)).items():
+        fact, precision, _ = common
+        if fact is Fact.FITS and not (precision and times == len(regions) and _explains_whole(trials, precision)):
+            continue  # a node that was not looked at may be wrong beside the rounding of all
         if 2 * times > len(regions) or (Fact.GRID in common and times >= MIN_GRIDS):
             first = next(own[common] for own in shown if common in own)
             yield replace(first, says=f"{first.says} (likewise in {times} of {count(len(regions), 'node')})")
             if Fact.FITS in common and times == len(regions):
                 yield Evidence("alone", f"each of {count(times, 'node')} alone is off as well", Fact.EVERYWHERE)
+
+
+def _explains_whole(trials: Trials, precision: Precision) -> bool:
+    """Does rounding at this precision explain what is off in the whole model, too? Not known is no."""
+    whole = trials.whole()
+    with by_rounding_alone(trials):
+        outputs = trials.verdict(whole).outputs
+    off = [WrongOutput(trials, whole, judged) for judged in outputs if judged.status is not Status.AGREE]
+    if len(whole.nodes) > MAX_NOISY:
+        return False
+    pairs = [comparable(*output.values) if output.values else None for output in off]
+    return all(
+        pair is not None and _ruling(output, pair, precision).status is Status.AGREE
+        for output, pair in zip(off, pairs, strict=True)
+    )
 
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
