@@ -116,9 +116,9 @@ QUOTED = (
     Fact.APPROXIMATE,
     Fact.SOMEWHERE,
 )  # in the order of conclusions
-# The facts of those which say that the candidate rounds, and does nothing wrong.
+# The facts of those which say that the candidate rounds, and does nothing wrong; "probably" is not enough.
 ROUNDING = frozenset((
-    (Fact.WITHIN,), (Fact.FITS, Fact.GRID), (Fact.FITS, Fact.RIGHT_FINER), (Fact.FITS, Fact.EVERYWHERE),
+    (Fact.WITHIN,), (Fact.FITS, Fact.GRID), (Fact.FITS, Fact.RIGHT_FINER),
 ))  # fmt: skip
 UNKNOWN = "not known: no evidence decides it"
 
