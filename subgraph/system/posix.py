@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import select
@@ -49,13 +50,16 @@ LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 class ProcessGroup(subprocess.Popen[bytes]):
     """A process that leads a group: what it starts ends with it, and it with this process, however this one ends.
 
-    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may use.
+    Ctrl-C does not reach it. `memory`: bytes that it may allocate, `seconds`: of processor time that it may use. One
+    without input would not see that this process was killed before the kernel was told, so a shell starts it then.
     """
 
     def __init__(
         self, words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, memory: int | None = None,
         seconds: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        if waits := options.get("stdin") == subprocess.DEVNULL:
+            words, options["stdin"] = _waiting(words, env), subprocess.PIPE
         self._mark, self._ended = os.urandom(16).hex(), threading.Event()
         self._most_memory, self._last_second = math.inf, math.inf  # what is watched here, with a thread for it
         self._watcher: threading.Thread | None = None
@@ -70,6 +74,10 @@ class ProcessGroup(subprocess.Popen[bytes]):
             if not _kill_when_closed(held, self.pid):
                 self._guard = _start_guard(held, self.pid)
             self._limit(memory, seconds)
+            if waits and (gate := self.stdin):
+                self.stdin = None
+                with contextlib.suppress(BrokenPipeError), gate:  # the shell was killed: its exit code says so
+                    gate.write(b"\n")
         except BaseException:
             self._lifeline.close()
             raise
@@ -285,6 +293,19 @@ def crash_name(code: int) -> str | None:
 def interrupt(process: subprocess.Popen[Any]) -> None:
     """Ask a process to end, as Ctrl-C does."""
     process.send_signal(signal.SIGINT)
+
+
+def _waiting(words: Sequence[str | Path], env: Mapping[str, str] | None) -> list[str | Path]:
+    """A shell that becomes this command, without input, when it reads a line, and ends without one.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+    import shutil  # 3 ms
+
+    if shutil.which(words[0], path=(os.environ if env is None else env).get("PATH")) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(words[0]))
+    return ["/bin/sh", "-c", 'read _ && exec "$@" < /dev/null', "sh", *words]
 
 
 def _pipe() -> tuple[int, int]:

@@ -42,7 +42,7 @@ def killed(child, *words, **options):
     print(child.pid, flush=True)
     os.kill(os.getpid(), 9)
 subprocess.Popen.__init__ = killed
-system.ProcessGroup([sys.executable, "-c", "import time; time.sleep(600)"])
+system.ProcessGroup([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.DEVNULL)
 """
 NO_KERNEL = "system.posix._kill_when_closed = lambda held, group: False"  # macOS
 
@@ -95,13 +95,23 @@ def test_a_child_ends_with_its_parent_even_while_it_holds_the_interpreters_lock(
         until(lambda: not is_alive(pid))
 
 
-@pytest.mark.skipif(sys.platform != "win32", reason="elsewhere no child starts suspended, to wait for ever")
 def test_a_child_ends_though_its_parent_is_killed_while_it_starts_it() -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED_PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
         parent.wait()
         until(lambda: not is_alive(pid))
+
+
+def test_a_program_that_is_not_there_cannot_be_started() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        system.ProcessGroup(["no-such-program"], stdin=subprocess.DEVNULL)
+
+
+def test_a_command_without_input_has_none_and_its_own_exit_code() -> None:
+    code = "import sys; sys.exit(7 + len(sys.stdin.read()))"
+    with system.ProcessGroup([sys.executable, "-c", code], stdin=subprocess.DEVNULL) as child:
+        assert child.wait(SOON) == 7
 
 
 @pytest.mark.posix("what macOS lacks is taken from Linux")
