@@ -145,7 +145,7 @@ class StoredResult:
 
 def _equal(one: Record, other: Record) -> bool:
     return (one.type_text, one.shapes) == (other.type_text, other.shapes) and all(
-        filecmp.cmp(*files, shallow=False) for files in zip(one.files, other.files, strict=True)
+        a == b or filecmp.cmp(a, b, shallow=False) for a, b in zip(one.files, other.files, strict=True)
     )
 
 
@@ -215,24 +215,23 @@ def _run_model(worker: Worker, job: Job) -> RunResult:
         raise
     except SubcutError as e:
         return RunResult(failure=_failure(e, worker, build, 0.0), build=build)
-    first, later = _run_pass(worker, job, "", build), list[RunResult]()
+    first, later = _run_pass(worker, job, build), list[RunResult]()
     with suppress(OutOfTime):  # what is known of the first pass stays known
         while not (first, *later)[-1].failure and len(later) + 1 < job.passes:
-            later.append(_run_pass(worker, job, f"p{len(later) + 1}-", build))
-    if any(one.failure or _within(one, job.into).differing(_within(first, job.into)) for one in later):
-        return replace(first, later=tuple(later))
-    for file in (file for one in later for sample in one.tensors for r in sample.values() for file in r.files):
-        (job.into / file).unlink(missing_ok=True)
-    return first
+            later.append(_run_pass(worker, job, build, len(later) + 2, first.tensors))
+    return replace(first, later=tuple(later) if any(one.tensors != first.tensors for one in later) else ())
 
 
-def _run_pass(worker: Worker, job: Job, prefix: str, build: float) -> RunResult:
-    """Run each sample once; `prefix`: of the files' names."""
+def _run_pass(
+    worker: Worker, job: Job, build: float, number: int = 1, first: Sequence[Mapping[str, Record]] = ()
+) -> RunResult:
+    """Run each sample once. A later pass keeps the files that the first one wrote, where it gives the same bits."""
     seconds, runs = 0.0, []
+    prefix = f"p{number - 1}-" if first else ""  # of the files' names
     try:
         for k, sample in enumerate(job.feeds):
             stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
-            runs.append(worker.run("cut", job.into, stems, sample))
+            runs.append(worker.run("cut", job.into, stems, sample, first[k].values() if first else ()))
             seconds += runs[-1].seconds
     except (OutputError, OutOfTime):
         raise

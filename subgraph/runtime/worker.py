@@ -128,13 +128,19 @@ class Worker:
             lambda reply: list(map(str, reply["names"])), "names", of=of, model=str(model), options=dict(options)
         )
 
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+    def run(
+        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample,
+        earlier: Iterable[Record] = (),
+    ) -> ModelRun:  # fmt: skip
         """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
+
+        Of an output that is bit for bit as an `earlier` run of the same sample gave it, that record is the answer.
 
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
         """
         fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
+        fed["earlier"] = to_json(tuple(earlier))
         return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:

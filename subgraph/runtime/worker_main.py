@@ -265,10 +265,12 @@ class Server:
     def run(
         self, key: str, into: str, outputs: Mapping[str, str],
         feeds: Sequence[Mapping[str, Any]] = (), sample: Mapping[str, Any] | None = None,
+        earlier: Sequence[Mapping[str, Any]] = (),
     ) -> ModelRun:  # fmt: skip
         """Run once on `feeds` (records as JSON) or on a `sample`; write the requested outputs that the model gave.
 
-        Five parameters: the fields of the request.
+        Six parameters: the fields of the request. Of an output that is bit for bit as an `earlier` run gave it, that
+        record is the answer, and nothing is written.
 
         Raises:
             InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
@@ -294,8 +296,9 @@ class Server:
         fed = tuple(Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in arrays.items())
         texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
         results = {**arrays, **results}
+        before = {r.name: r for r in from_json(list[Record], earlier)}
         saved = tuple(
-            self._save(name, results[name], texts.get(name, ""), folder, stem)
+            self._save(name, results[name], texts.get(name, ""), folder, stem, before.get(name))
             for name, stem in outputs.items()
             if name in results
         )
@@ -310,8 +313,10 @@ class Server:
         with self._of_backend(ModelError, "gave what cannot be read"):
             return dict(results)
 
-    def _save(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
-        """Write one output, which may be any object.
+    def _save(
+        self, name: str, value: Any, declared: str, folder: Path, stem: str, earlier: Record | None
+    ) -> Record:  # fmt: skip
+        """Write one output, which may be any object, unless an earlier record holds it.
 
         Raises:
             ModelError: it is not a tensor. InputError: its declared type cannot be stored. OSError: the disk is full.
@@ -321,7 +326,10 @@ class Server:
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
             value = [_array(v) for v in value] if isinstance(value, list) else None if value is None else _array(value)
-            return tensors.save(name, value, _type_of(value, declared, form), folder, stem)
+            text = _type_of(value, declared, form)
+            if earlier and tensors.holds(earlier, value, text, folder):
+                return earlier
+            return tensors.save(name, value, text, folder, stem)
         except (OSError, MemoryError):
             raise
         except BaseException as e:

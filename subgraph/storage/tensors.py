@@ -37,6 +37,7 @@ PROTO_NAMES = {
 }  # fmt: skip
 # Errors of numpy's reader, which parses the header of a .npy as Python source.
 NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
+COMPARED = 1 << 18  # bytes at a time: what is compared stays in the processor's cache
 MIN_MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
 
@@ -219,6 +220,34 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     if many and form == "optional":
         form = "optional sequence"
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
+
+
+def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
+    """Would `save` write this record's files again: the same type, shapes and bits?"""
+    import numpy as np
+
+    kind, arrays = Record(record.name, *parse_type(type_text), shapes_of(value), record.files), arrays_of(value)
+    if (kind.type_text, kind.shapes, len(arrays)) != (record.type_text, record.shapes, len(record.files)):
+        return False
+    bits = (to_bits(np.asarray(array, order="C"), record.dtype) for array in arrays)
+    return all(_is_in(folder / file, array) for file, array in zip(record.files, bits, strict=True))
+
+
+def _is_in(path: Path, array: Array) -> bool:
+    """Does a .npy file hold the bytes of an array of that shape? It is not copied, nor counted as memory in use."""
+    import numpy as np
+
+    if array.nbytes == 0:  # there is nothing to map
+        return True
+    try:
+        stored = np.lib.format.open_memmap(path, mode="r")
+    except NPY_ERRORS:  # somebody changed it
+        return False
+    if stored.dtype != array.dtype:
+        return False
+    x, y = stored.view(np.ndarray).reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)
+    parts = range(0, len(x), COMPARED)
+    return all(np.array_equal(x[at : at + COMPARED], y[at : at + COMPARED]) for at in parts)
 
 
 def written(name: str, value: Value, folder: Path, stem: str, type_text: str = "") -> Record:

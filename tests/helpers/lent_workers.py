@@ -111,12 +111,15 @@ class LentWorker(Worker):
         self._keys.add(key)
         return self._named(lambda: super(LentWorker, self).load(key, model.absolute(), options))
 
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+    def run(
+        self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample,
+        earlier: Iterable[Record] = (),
+    ) -> ModelRun:  # fmt: skip
         """As `Worker.run`."""
         if isinstance(feeds, Sample):
             files = [(name, path and str(Path(path).absolute())) for name, path in feeds.files]
             feeds = replace(feeds, files=files)
-        return self._named(lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds))
+        return self._named(lambda: super(LentWorker, self).run(key, into.absolute(), outputs, feeds, earlier))
 
     def names(self, what: str, model: Path, options: Mapping[str, Any]) -> list[str]:
         """As `Worker.names`."""

@@ -21,7 +21,7 @@ from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import raw_bytes
-from subgraph.storage.tensors import PROTO_NAMES, Record, load, parse_type, save
+from subgraph.storage.tensors import PROTO_NAMES, Record, holds, load, parse_type, save
 
 KNOWN = {name for name, number in dtypes.TYPE_NUMBERS.items() if number in onnx.TensorProto.DataType.values()}
 
@@ -53,6 +53,7 @@ def test_every_type_comes_back_bit_for_bit(tmp_path: Path, dtype: str, shape: tu
     assert isinstance(back, np.ndarray)
     assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
     assert from_json(Record, json.loads(json.dumps(to_json(record)))) == record
+    assert holds(record, value, text, tmp_path)
     plain = np.load(tmp_path / "stem.npy", allow_pickle=False)  # whoever has numpy alone can read it
     assert plain.shape == shape and plain.dtype.kind in "biufc"
 
@@ -93,6 +94,36 @@ def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
     assert all((a.tobytes(), a.shape) == (b.tobytes(), b.shape) for a, b in zip(value, back, strict=True))
     assert load(save("t", [], "seq(tensor(float))", tmp_path, "none"), tmp_path) == []
     assert record.within("k/0").files[0] == "k/0/stem#0.npy"
+
+
+NAN = np.array([np.nan, 0.0, 1.0], np.float32)
+OTHER_NAN = (NAN.view(np.uint32) + np.array([1, 0, 0], np.uint32)).view(np.float32)
+LONG = np.arange(300_000, dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "text"),
+    [
+        (NAN, OTHER_NAN, "tensor(float)"),
+        (NAN, NAN * np.float32(-1.0), "tensor(float)"),  # 0.0 and -0.0
+        (NAN, NAN.astype(np.float64), "tensor(float)"),
+        (NAN, NAN[None], "tensor(float)"),
+        (LONG, np.append(LONG[:-1], LONG[-1] ^ 1), "tensor(uint8)"),
+        (np.array(["a", "bc"], object), np.array(["a", "b"], object), "tensor(string)"),
+        ([NAN, LONG[:3]], [NAN], "seq(tensor(float))"),
+        (NAN, None, "optional(tensor(float))"),
+    ],
+)
+def test_a_record_holds_its_value_and_no_other(value: Any, other: Any, text: str, tmp_path: Path) -> None:
+    record = save("t", value, text, tmp_path, "stem")
+    assert holds(record, value, text, tmp_path)
+    assert not holds(record, other, tensors.type_of(other) if isinstance(other, np.ndarray) else text, tmp_path)
+
+
+def test_a_damaged_file_holds_nothing(tmp_path: Path) -> None:
+    record = save("t", NAN, "tensor(float)", tmp_path, "stem")
+    (tmp_path / "stem.npy").write_bytes(b"no array")
+    assert not holds(record, NAN, "tensor(float)", tmp_path)
 
 
 def test_files_are_in_c_order(tmp_path: Path) -> None:

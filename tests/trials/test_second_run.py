@@ -82,6 +82,14 @@ def test_samples_behind_the_first_are_later_runs(tmp_path: Path, reference: Refe
     assert [j.status for j in piece.outputs] == [Status.FAIL] * 2
 
 
+@pytest.mark.parametrize(("when", "written"), [("False", 1), ("runs > 1", 3), ("runs == 3", 2)])
+def test_what_a_later_run_gives_alike_is_not_written_again(
+    when: str, written: int, tmp_path: Path, reference: Reference
+) -> None:
+    verdicts(tmp_path, made(tmp_path, when, 3), reference)
+    assert len(list(tmp_path.rglob("*s0-o0.npy"))) == written
+
+
 def test_a_shape_that_comes_again(tmp_path: Path, reference: Reference) -> None:
     """The first pass over samples of two shapes is right, the first shape behind the second is not."""
     when = "shapes[-1] == shapes[0] and len(set(shapes)) > 1"
