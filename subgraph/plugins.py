@@ -59,8 +59,10 @@ def load(kind: str, name: str) -> ModuleType:
     if name.endswith(".py"):
         return _from_path(Path(name))
     stem = name.replace("-", "_")
-    if stem.isidentifier() and not stem.startswith("_") and (_folder(kind) / f"{stem}.py").is_file():
-        return import_module(f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}")
+    if stem.isidentifier() and not stem.startswith("_"):
+        own = f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}"
+        if own in sys.modules or (_folder(kind) / f"{stem}.py").is_file():
+            return import_module(own)
     entry_points = _entry_points(kind)
     if name in entry_points:
         return _from_package(name, entry_points[name])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from subgraph.precision import Precision
@@ -81,7 +82,7 @@ class ModelRun:
     others: tuple[str, ...]
     seconds: float
 
-    @property
+    @cached_property
     def by_name(self) -> dict[str, Record]:
         """`tensors`, by name."""
         return {record.name: record for record in self.tensors}

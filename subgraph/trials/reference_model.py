@@ -67,8 +67,8 @@ class ReferenceModel:
         graph = self.graph
         outputs = [*(n for n in graph.outputs if n in graph.maker), *further]
         region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
-        # without what only nodes that no output needs read
-        return replace(region, outputs=tuple(n for n in region.outputs if n in outputs))
+        wanted = frozenset(outputs)  # without what only nodes that no output needs read
+        return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 
     @property
     def comparable(self) -> Collection[str] | None:
