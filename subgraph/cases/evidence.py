@@ -41,7 +41,8 @@ class CaseValue:
     """The files of a tensor of one sample in a case: numbers, of type `dtype`.
 
     Attributes:
-        source: whose value `given` is: the candidate's, which ran the case alone. None where it is not there.
+        source: whose value `given` is: the candidate's, which ran the case alone; "" for the record of a device, which
+            ran the whole model. given: None where it is not there.
     """
 
     tensor: str
@@ -147,7 +148,7 @@ def case_values(folder: Path, tensor: str) -> list[CaseValue]:
             continue
         of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
         given = _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
-        found.append(CaseValue(tensor, label, source or "candidate", one["dtype"], reference, given))
+        found.append(CaseValue(tensor, label, source, one["dtype"], reference, given))
     return found
 
 

@@ -65,6 +65,7 @@ def view(
       subcut view model.onnx --recorded dumps --no-browser
       subcut view subcut_out/bisect-wrong.py
     """
+    from subgraph.view.opened import open_model
     from subgraph.view.server import ViewServer
     from subgraph.view.session import ViewSession
 
@@ -74,22 +75,25 @@ def view(
     found = _run_document(model)
     asked = Asked(
         settings,
-        _model_of(found) if found else model,
+        _model_of(found, clean(str(model))) if found else model,
         weights,
         inputs,
         result=options.ResultOptions(output, trust=runs.trust),
     )
     path = asked.model_path
-    graph = load(path)
-    if found:
-        _require_same(found, graph, clean(str(model)))
-    session = ViewSession(
-        graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output, weights)
-    )
-    session.show_case(path.parent)
-    if found:
-        session.runs.show("bisect", str(found.get("command", "")), found)
-    with ViewServer(session, port or 0) as server:
+    typed, words = view_options(settings, runs, inputs, output, weights), str(path if found or model is None else model)
+
+    def open_session() -> ViewSession:
+        opened = open_model(path)
+        if found:
+            _require_same(found, opened.graph, clean(str(model)))
+        session = ViewSession(opened, words, typed)
+        session.show_case(path.parent)
+        if found:
+            session.runs.show("bisect", str(found.get("command", "")), found)
+        return session
+
+    with ViewServer(open_session, port or 0) as server:
         log.info("%s   (Ctrl-C ends it)", server.url)
         if not no_browser:
             webbrowser.open(server.url)
@@ -115,15 +119,19 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     return results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
 
 
-def _model_of(found: Mapping[str, Any]) -> str | None:
-    """The model here that the bisection is of, known by its structure: the file of that name before others; None where
-    there is none."""
+def _model_of(found: Mapping[str, Any], folder: str) -> str:
+    """The model here that the bisection is of, known by its structure: the file of that name before others.
+
+    Raises:
+        UsageError: there is none.
+    """
     about = found["model"]
     for path in (Path(about["file"]), *sorted(Path().glob("*.onnx"))):
         with contextlib.suppress(SubcutError):  # another file here may be damaged
             if path.is_file() and load(path).skeleton.structure == about.get("structure_sha256"):
                 return str(path)
-    return None
+    what = f"no model here is the one of {folder}: {clean(str(about['file']))} as it was bisected"
+    raise UsageError(what, "stand in the folder of its model; one that was exported again is bisected again")
 
 
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
@@ -134,8 +142,7 @@ def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
     if body := found.get("body"):
         what = f"{folder} is the search inside {clean(str(body))}, which is not a model of its own"
         raise UsageError(what, f"open {folder}/report.html, or view the bisection of the model, or the case in it")
-    about = found["model"]
-    if about["nodes"] != len(graph.nodes) or about.get("structure_sha256") not in (None, graph.skeleton.structure):
+    if found["model"].get("structure_sha256") != graph.skeleton.structure:
         what = f"{folder} is the bisection of another model than {graph.path.name}"
         raise UsageError(what, "stand in the folder of its model")
 

@@ -27,6 +27,7 @@ from pathlib import PurePath
 from typing import Any
 
 from subgraph import plugins, system
+from subgraph.reports._compared import SCHEMAS as SCHEMAS
 from subgraph.reports._compared import Compared as Compared
 from subgraph.reports._compared import JudgedTensor as JudgedTensor
 from subgraph.reports._compared import View as View

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from subgraph.reports import (
+    SCHEMA,
+    SCHEMAS,
     Compared,
     Document,
     View,
@@ -35,6 +39,17 @@ from subgraph.reports import region as region_words
 from subgraph.text import aligned, count, prediction
 
 FILE = "report.txt"
+
+
+@dataclass(frozen=True)
+class FirstLines:
+    """What a terminal shows first of a document: the verdict; per finding its lines; what to do next."""
+
+    headline: str
+    findings: Sequence[Sequence[str]] = ()
+    after: Sequence[str] = ()
+
+
 IN_PLACE = "in place: reading intermediate tensors makes them outputs, which may change fusion: a hint, not a proof"
 
 
@@ -72,6 +87,23 @@ def _finding(document: Document, finding: Document) -> list[str]:
     if case := finding["case"]:
         lines.append(f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}")
     return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]
+
+
+def first_lines(document: Document) -> FirstLines | None:
+    """What a page shows beside the network; None for a document that is no bisection and no comparison."""
+    kind = document.get("schema")
+    if kind == SCHEMA:
+        shown = cleaned(document)
+        several = len(shown["findings"]) > 1
+        rows = [[f"{k}. {title(f)}"] * several + _finding(shown, f) for k, f in enumerate(shown["findings"], 1)]
+        whole = shown["whole"]["why"] if shown["agree"] and not rows else ""
+        return FirstLines(headline(shown), rows, [whole] * bool(whole))
+    if kind not in SCHEMAS:
+        return None
+    seen = view(cleaned(document))
+    rows = [[interval_title(f), *place(f)] for f in seen.findings]
+    totals = [] if seen.kind == "recorded" else _totals(cleaned(document), seen)
+    return FirstLines(seen.headline, rows, [*totals, *(f"next: {command}   {what}" for command, what in seen.next)])
 
 
 def render_compared(document: Document) -> str:

@@ -12,6 +12,7 @@ import hmac
 import json
 import secrets
 import tempfile
+import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -37,21 +38,22 @@ POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-acti
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 MAX_JSON, MAX_FILE = 16 << 20, 4 << 30  # bytes of a request
 IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
-BEAT_SECONDS = 10.0  # an event stream without events shows that it lives
+WATCH_SECONDS = 1.0  # an event stream shows so often that it lives, and that the model is still the same
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves one session; `url` opens its page."""
+    """Serves a session, and a new one where the model has changed once a page is opened; `url` opens the page."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, session: ViewSession, port: int = 0) -> None:
+    def __init__(self, open_session: Callable[[], ViewSession], port: int = 0) -> None:
         """
         Raises:
-            UsageError: the port is taken.
+            UsageError: the port is taken. SubcutError: as `open_session`.
         """
-        self.session = session
+        self._open_session, self._opening = open_session, threading.Lock()
+        self.session = open_session()
         self.token = secrets.token_urlsafe(24)
         try:
             super().__init__((ADDRESS, port), ViewRequest)
@@ -63,6 +65,18 @@ class ViewServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The page's address. What stands behind # is not sent and gets into no log."""
         return f"http://{ADDRESS}:{self.server_port}/#{self.token}"
+
+    def current(self) -> ViewSession:
+        """The session of the model as it is on disk now; that of an older reading is closed, its run stopped.
+
+        Raises:
+            SubcutError: as `open_session`; the older session stays, in which nothing can be done.
+        """
+        with self._opening:
+            if not self.session.opened.is_current:
+                old, self.session = self.session, self._open_session()
+                old.close()
+            return self.session
 
     def server_bind(self) -> None:
         """Without the look-up of a host name, which may ask the network."""
@@ -153,9 +167,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._json(error_document(self.server.session, e, asked), 400)
 
     def _get(self, path: str) -> None:
-        session = self.server.session
         if path == "/api/model":
-            self._json(session.about())
+            self._json(self.server.current().about())
         elif path == "/api/events":
             self._stream()
         elif path.startswith("/output/"):
@@ -167,6 +180,8 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _post(self, asked: dict[str, Any]) -> None:
         session = self.server.session
+        if self.path != "/api/stop":  # else nodes of one reading could be asked for by numbers of another
+            session.opened.require(asked.get("model"))
         if self.path == "/api/layout":
             opened, width = asked.get("open"), asked.get("width", 1200)
             if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
@@ -195,7 +210,11 @@ class ViewRequest(BaseHTTPRequestHandler):
         number = int(last) if last.isdecimal() and len(last) < 12 else 0
         self.close_connection = True
         self._head(200, "text/event-stream", None)
-        while (events := self.server.session.runs.after(number, BEAT_SECONDS)) is not None:
+        session, key = self.server.session, parse_qs(urlsplit(self.path).query).get("model", [""])[0]
+        while (events := session.runs.after(number, WATCH_SECONDS)) is not None:
+            if key != session.opened.key or not session.opened.is_current:
+                self.wfile.write(f"data: {json.dumps({'type': 'changed'})}\n\n".encode())
+                return
             text = "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events) or ": alive\n\n"
             self.wfile.write(text.encode())
             self.wfile.flush()

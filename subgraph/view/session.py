@@ -19,16 +19,18 @@ from subgraph.cases.case import read_manifest
 from subgraph.documents import to_json
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
-from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
 from subgraph.inspection.summary import weight_summary
 from subgraph.origins.source import source
-from subgraph.reports import found_inside, insides
+from subgraph.reports import found_inside
+from subgraph.reports.text import first_lines
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean, is_text
+from subgraph.view.dropped import looked_at
+from subgraph.view.opened import OpenedModel
 from subgraph.view.runs import Runs
 from subgraph.view.values import tensor_document, values_of_case, values_of_run
 
@@ -67,11 +69,12 @@ class ViewOptions:
 
 
 class ViewSession:
-    """One model, its drawing, and the runs on it; safe to use from several threads."""
+    """One reading of a model, its drawing, and the runs on it; safe to use from several threads."""
 
-    def __init__(self, graph: Graph, model: str, options: ViewOptions) -> None:
+    def __init__(self, opened: OpenedModel, model: str, options: ViewOptions) -> None:
         """`model`: as it is typed."""
-        self.graph, self.model, self.options = graph, model, options
+        self.opened, self.graph, self.model, self.options = opened, opened.graph, model, options
+        graph = opened.graph
         self.output = options.output.resolve()
         self.drawer = Drawer(network(graph))
         self.runs = Runs(self._links)
@@ -80,6 +83,7 @@ class ViewSession:
         self._cases: list[Path] = []
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
+        self._structure = graph.skeleton.structure
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -89,6 +93,7 @@ class ViewSession:
         holders = {key: k for k, key in enumerate(tree.numbers)}
         return {
             "model": graph.path.name,
+            "key": self.opened.key,
             "labels": [clean(graph.label(i)) for i in range(len(graph.nodes))],
             "ops": [clean(op) for op in graph.ops],
             "makes": [list(names) for names in graph.makes],
@@ -236,7 +241,7 @@ class ViewSession:
         with contextlib.suppress(InputError):  # a damaged manifest
             source = (read_manifest(folder) or {}).get("source", {})
             of_this = folder.resolve() == self.graph.path.parent.resolve()
-            if of_this or source.get("structure_sha256") == self.graph.skeleton.structure:
+            if of_this or source.get("structure_sha256") == self._structure:
                 self._cases = [*(f for f in self._cases if f != folder), folder]
 
     def close(self) -> None:
@@ -274,10 +279,10 @@ class ViewSession:
     # ------------------------------------------------------------------------------------------------ files
 
     def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
-        """Store a file that was dropped onto the page in the output folder; returns its name there.
+        """Store a file that was dropped onto the page in the output folder; returns its name there, and what it holds.
 
         Raises:
-            InputError: it is of another kind, or ends too soon.
+            InputError: it is of another kind, ends too soon, or cannot be read.
         """
         suffix = Path(name).suffix.lower()
         if suffix not in FILE_KINDS:
@@ -295,8 +300,13 @@ class ViewSession:
             Path(out.name).unlink()
             raise InputError(f"{clean(name)} ended {left} bytes too soon", "drop it again")
         stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
+        try:
+            holds = looked_at(Path(out.name), suffix)
+        except InputError as e:
+            Path(out.name).unlink()
+            raise InputError(f"{clean(name)}: {e.what}", e.hint) from e
         Path(out.name).replace(folder / stored)
-        return {"file": stored}
+        return {"file": stored, "holds": holds}
 
     def file(self, name: str) -> Path:
         """A file or folder in the output folder.
@@ -324,7 +334,11 @@ class ViewSession:
                     archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
     def _links(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Folders and reports of a result, as `file` takes them."""
+        """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
+        another model than this one only that it is `stale`."""
+        structure = (document.get("model") or {}).get("structure_sha256")
+        if "error" not in document and (not self.opened.is_current or structure not in (None, self._structure)):
+            return {"stale": True}
         findings = document.get("findings") or ()
         inner = [list(_chain(f.get("inside"))) for f in findings]
         places = [r.get("path") for r in document.get("results") or ()]
@@ -336,7 +350,7 @@ class ViewSession:
         return {
             "folders": [rel for path in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
-            "inside": [insides(f.get("inside")) for f in findings],
+            "said": to_json(first_lines(document)),
             "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
         }
 

@@ -18,6 +18,7 @@ from subgraph.storage.value_pairs import load_pair, saved_pairs
 if TYPE_CHECKING:
     from subgraph.types import Array
 
+RECORD = "the device's record"
 MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
 
 
@@ -27,6 +28,7 @@ class ShownValue:
 
     Attributes:
         source: whose value stands beside the reference's. place: the case that holds both, "" for a run.
+        recorded: it is a device's record in a case, whose reference was fed what the device recorded before it.
         load: gives (reference, given). alone: only the reference was asked for.
     """
 
@@ -36,6 +38,7 @@ class ShownValue:
     place: str
     load: Callable[[], tuple[Array, Array | None]]
     alone: bool = False
+    recorded: bool = False
 
 
 def values_of_run(folder: Path, alone: bool) -> list[ShownValue]:
@@ -54,7 +57,9 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
         found = [value for name in tensors for value in case_values(folder, name)]
     except InputError:
         return []
-    return [ShownValue(v.tensor, v.sample, v.source, place, v.load, v.given is None) for v in found]
+    return [
+        ShownValue(v.tensor, v.sample, v.source or RECORD, place, v.load, v.given is None, not v.source) for v in found
+    ]
 
 
 def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
@@ -115,7 +120,9 @@ def _sides(value: ShownValue) -> tuple[Array, Array | None, list[str]]:
     if given.shape != reference.shape:
         other = f"another shape, {shape_text(given.shape)}"
         return reference, None, [*notes, f"{value.source} gave {other}: the reference's stands alone"]
-    if value.place:
+    if value.recorded:
+        notes = [f"{notes[0]}: {RECORD}, beside the reference on what the device recorded before it"]
+    elif value.place:
         notes = [f"{notes[0]}, where {value.source} ran this piece alone"]
     return reference, given, notes
 

@@ -36,6 +36,7 @@ from subgraph.documents import schema
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import cleaned, headline, rendered
 from subgraph.reports.md import code, table_code
+from subgraph.reports.text import first_lines
 from subgraph.results import problem, type_of
 from subgraph.system import quote
 from subgraph.text import FORMULA, prediction
@@ -151,6 +152,18 @@ def test_a_departure_is_named() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
+    """A finding's reason, and what to do next; of a comparison the totals as well."""
+    document = ALL[name]()
+    found, printed = first_lines(document), [line.strip() for line in render("text", document).splitlines()]
+    assert found is not None and found.headline == printed[0]
+    assert len(found.findings) == len(document.get("findings", ()))
+    for line in (line for row in found.findings for line in row):
+        assert line.strip() in printed, line
+    assert first_lines({"schema": "subcut.cut/1"}) is None
 
 
 def test_text_says_it_as_bisect_does() -> None:

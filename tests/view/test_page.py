@@ -34,6 +34,7 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 ).split()
 WAIT = 60_000  # milliseconds
+LABELS = "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1))).json()).labels"
 
 
 class Tab:
@@ -59,9 +60,7 @@ class Tab:
         return self.page.locator(f"g.box[data-key='{self.key(label)}']")
 
     def key(self, label: str) -> str:
-        found = self.page.evaluate(
-            "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1))).json()).labels"
-        )
+        found = self.page.evaluate(LABELS)
         return f"#{found.index(label)}"
 
 
@@ -222,8 +221,9 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
     other = Tab(browser.new_page(), url)
     for each in (tab, other):
         each.page.wait_for_selector("#result .finding")
-        assert "culprit: stem/pad, stem/pool" in each.text("#result")
-        assert "explains 100 %" in each.text("#result")
+        said = each.text("#result")
+        assert "✗ wrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)" in said and "explains 100 %" in said
+        assert "next: subcut replay" in said and "subcut bundle" in said
     assert "found" in tab.box("stem/pool").get_attribute("class")
     assert "✗ found 0.35" in tab.box("stem/pool").text_content()
     assert page.locator("#stop").is_hidden()
@@ -237,8 +237,8 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
 
 def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     tab.page.click("#compare")
-    tab.page.wait_for_selector("#result .finding >> text=First that disagrees")
-    assert tab.text("#result").startswith("✗ First that disagrees: stem/pool")
+    tab.page.wait_for_selector("#result .finding >> text=wrong")
+    assert tab.text("#result").startswith("✗ wrong") and "first bad tensor stem/pool" in tab.text("#result")
     assert "✗ 0.35" in tab.box("stem/pool").text_content()
     assert tab.box("stem/relu").text_content().endswith("0")
 
@@ -263,12 +263,14 @@ def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Pa
     process.kill()
     process.communicate()
     tab.page.wait_for_selector("#lost:not([hidden])")
+    assert "does not answer" in tab.text("#left") and tab.page.locator("#stop").is_disabled()
+    assert tab.page.locator("#bar").get_attribute("value") is not None  # it does not go on
     tab.page.close()
     server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
     tab = Tab(browser.new_page(), next(server))
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding")
-    assert "culprit: stem/pad, stem/pool" in tab.text("#result") and "(stored)" in tab.text("#steps")
+    assert "stem/pad, stem/pool (Pad, AveragePool)" in tab.text("#result") and "(stored)" in tab.text("#steps")
     tab.page.close()
     next(server, None)
     assert not list((tmp_path / "d" / "subcut_out").glob(".view_values*"))
@@ -341,10 +343,52 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
             arg=label,
         )
     page.click("#compare")
-    page.wait_for_selector("#result .fine >> text=agrees")
+    page.wait_for_selector("#result .fine >> text=✓")
     assert tab.errors == dialogs == [] and page.evaluate("document.scripts.length") == 1
     page.close()
     next(server, None)
+
+
+def test_a_model_that_is_exported_again_is_said_before_anything_runs(tmp_path: Path, browser: Any) -> None:
+    """The page shows the old network: a cut of the new file would be called that of what the page shows."""
+    in_process("demo", tmp_path / "d")
+    model = tmp_path / "d" / "model.onnx"
+    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
+    tab = Tab(browser.new_page(), next(server))
+    page = tab.page
+    changed = onnx.load(model)
+    changed.graph.node[0].name = "another"
+    model.write_bytes(changed.SerializeToString())
+    page.wait_for_selector("#changed:not([hidden])")  # by itself
+    assert "model.onnx has changed on disk" in tab.text("#changed") and page.locator("#cut").is_disabled()
+    page.click("#reload")
+    page.wait_for_selector("body[data-ready]")
+    assert page.locator("#changed").is_hidden() and page.locator("#cut").is_enabled()
+    assert "stem/pad" in page.evaluate(LABELS) and "another" in page.evaluate(LABELS)
+    # Before the page could notice: nothing runs.
+    model.write_bytes(model.read_bytes() + b"\x3a\x00")
+    page.evaluate(
+        """() => { document.querySelector('#start').value = 'stem/pad'; document.querySelector('#cut').click(); }"""
+    )
+    page.wait_for_selector("#changed:not([hidden])")
+    assert not list((tmp_path / "d").glob("subcut_out/stem*"))
+    page.close()
+    next(server, None)
+
+
+def test_a_dropped_file_is_looked_at_when_it_is_dropped(tab: Tab, tmp_path: Path) -> None:
+    odd = np.zeros((1, 3, 4), np.float32)
+    odd[0, 0, 0] = np.nan
+    np.save(tmp_path / "odd.npy", odd)
+    (tmp_path / "no.npy").write_bytes(b"no")
+    page = tab.page
+    page.set_input_files("#files", tmp_path / "no.npy")
+    page.wait_for_selector("#failed:not([hidden])")
+    assert "no.npy: not an .npy file" in tab.text("#failed")
+    page.set_input_files("#files", tmp_path / "odd.npy")
+    page.wait_for_selector("#dropped li")
+    assert "float32 1×3×4, 0 … 0, 1 NaN" in tab.text("#dropped")
+    assert page.locator("#failed").is_hidden() and page.locator("#sent").is_hidden()
 
 
 def test_narrow_and_dark(browser: Any, url: str) -> None:
@@ -438,10 +482,10 @@ def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: 
     tab.page.select_option("#candidate", label="recording board/dump")
     tab.page.click("#compare")
     tab.page.wait_for_selector("#result .finding")
-    assert tab.text("#result").startswith("✗ First that disagrees: /block3/add18_output_0")
+    assert tab.text("#result").startswith("✗ wrong: 22 of 34 recorded tensors, first /block3/add18_output_0")
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding button")
-    assert "goes wrong between: /block3/conv15_output_0" in tab.text("#result")
+    assert "from /block3/conv15_output_0 and /block2/relu14_output_0 (good) to" in tab.text("#result")
     assert "? " in tab.box("/block3/conv17").text_content()
     assert "✗" not in tab.box("/block3/conv17").text_content()  # not recorded: neither right nor wrong
     assert tab.errors == []

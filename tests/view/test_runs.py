@@ -110,14 +110,14 @@ def test_what_a_project_file_names_does_not_run_untrusted(
     from subgraph import project
     from subgraph.commands.options import InputOptions
     from subgraph.commands.view import RunOptions, view_options
-    from subgraph.graph.graph import load
+    from subgraph.view.opened import open_model
     from subgraph.view.session import ViewSession
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     Path("subcut.toml").write_text(setting, encoding="utf-8")
     options = view_options(project.load(), RunOptions(), InputOptions(), None, None)
-    session = ViewSession(load(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
+    session = ViewSession(open_model(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
     (first, *_) = options.candidates
     assert first in ("npu", "cmd:touch pwned")
     session.run({"kind": "bisect", "candidate": first})

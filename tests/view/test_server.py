@@ -17,21 +17,22 @@ from urllib.parse import quote
 import pytest
 
 from subgraph.errors import UsageError
-from subgraph.graph.graph import load
+from subgraph.view.opened import open_model
 from subgraph.view.runs import Runs
 from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
 from subgraph.view.session import ViewOptions, ViewSession
 from tests.helpers.run_command import chain
 
+NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(127) + b"\n\0\0\0\0"
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewServer]:
     monkeypatch.chdir(tmp_path)
-    graph = load(chain(Path("m.onnx"), NAMES))
+    chain(Path("m.onnx"), NAMES)
     options = ViewOptions({"wrong.py": ["--candidate=wrong.py"]}, (), (), (), ("dumps",), Path("out"))
-    with ViewServer(ViewSession(graph, "m.onnx", options)) as server:
+    with ViewServer(lambda: ViewSession(open_model(Path("m.onnx")), "m.onnx", options)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -54,7 +55,8 @@ def ask(server: ViewServer, method: str, path: str, body: bytes | None = None, *
 
 def post(server: ViewServer, path: str, asked: Any, **headers: str) -> tuple[int, dict[str, Any]]:
     headers = {"X_Subcut_Token": server.token, **headers}
-    status, _, data = ask(server, "POST", path, json.dumps(asked).encode(), **headers)
+    known = {"model": server.session.opened.key} | asked
+    status, _, data = ask(server, "POST", path, json.dumps(known).encode(), **headers)
     return status, json.loads(data)
 
 
@@ -111,7 +113,7 @@ def test_a_second_host_is_refused(server: ViewServer) -> None:
 
 
 def test_tokens_are_long_and_new(server: ViewServer) -> None:
-    with ViewServer(server.session) as other:
+    with ViewServer(lambda: server.session) as other:
         assert other.token != server.token and min(len(other.token), len(server.token)) >= 32
 
 
@@ -238,7 +240,7 @@ def test_a_word_that_no_command_line_can_hold_is_refused(server: ViewServer, key
 
 
 def test_a_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
-    stored = server.session.drop("x.npy", io.BytesIO(b"12"), 2)["file"]
+    stored = server.session.drop("x.npy", io.BytesIO(NPY), len(NPY))["file"]
     with mock.patch.object(Runs, "start", return_value=1) as start:
         asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
         status, reply = post(server, "/api/run", asked)
@@ -292,18 +294,44 @@ def test_nonsense_gets_an_error_and_the_server_goes_on(server: ViewServer) -> No
 
 
 def test_events_come_in_order_and_go_on_from_the_last(server: ViewServer) -> None:
+    key = server.session.opened.key
     server.session.runs.show("bisect", "subcut bisect m.onnx", {"agree": True})
     for last, first in ((None, 1), ("1", 2)):
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
         headers = {"Last-Event-ID": last} if last else {}
-        connection.request("GET", f"/api/events?token={server.token}", headers=headers)
+        connection.request("GET", f"/api/events?token={server.token}&model={key}", headers=headers)
         reply = connection.getresponse()
         assert reply.getheader("Content-Type") == "text/event-stream"
         assert reply.readline() == f"id: {first}\n".encode()
         connection.close()
 
 
+def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(server: ViewServer) -> None:
+    """Node 7 of the old file is another one in the new file, whose cut would be called right."""
+    old, first = server.session, server.session.about()["key"]
+    chain(Path("m.onnx"), [f"new{i}" for i in range(20)])
+    with mock.patch.object(Runs, "start") as start:
+        for path in ("/api/layout", "/api/node", "/api/tensor", "/api/region", "/api/run"):
+            asked = {"index": 7, "node": 7, "kind": "cut", "start": NAMES[2], "end": NAMES[4]}
+            status, reply = post(server, path, asked)
+            assert (status, reply["error"]["kind"]) == (400, "ModelChanged"), path
+    assert not start.called
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request("GET", f"/api/events?token={server.token}&model={first}")
+    assert connection.getresponse().readline() == b'data: {"type": "changed"}\n'
+    connection.close()
+    about = json.loads(ask(server, "GET", f"/api/model?token={server.token}")[2])
+    assert about["labels"][7] == "new7" and about["key"] != first and server.session is not old
+    # A page that is still open asks in vain, the new one does not.
+    assert post(server, "/api/node", {"index": 7, "model": first})[1]["error"]["kind"] == "ModelChanged"
+    assert post(server, "/api/node", {"index": 7})[1]["label"] == "new7"
+    Path("m.onnx").write_bytes(b"half an ex")
+    status, _, data = ask(server, "GET", f"/api/model?token={server.token}")
+    assert status == 400 and b"m.onnx" in data
+    assert post(server, "/api/node", {"index": 7})[1]["error"]["kind"] == "ModelChanged"
+
+
 def test_a_port_that_is_taken_is_said(server: ViewServer) -> None:
     with pytest.raises(UsageError) as e:
-        ViewServer(server.session, server.server_port)
+        ViewServer(lambda: server.session, server.server_port)
     assert "--port" in e.value.hint

@@ -17,6 +17,7 @@ from subgraph.commands.view import _model_of
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.search import QueryKind
+from subgraph.view.opened import open_model
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
@@ -28,7 +29,7 @@ NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
     monkeypatch.chdir(tmp_path)
     options = ViewOptions({"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out"))
-    return ViewSession(load(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
+    return ViewSession(open_model(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
 
 
 def test_the_page_knows_what_a_step_asks() -> None:
@@ -121,7 +122,6 @@ def test_what_is_inside_of_a_finding_is_told_with_its_reports(session: ViewSessi
     document = {"findings": [{"inside": inside("deep", inside=inside("deeper"))}, {}]}
     session.runs.show("bisect", "subcut bisect", document)
     event = session.runs.events[-1]
-    assert event["inside"][0][::2] == ["inside deep: deep/n (Neg)", "inside deeper: deeper/n (Neg)"]
     assert event["inner_reports"] == [["deep/report.html", "deeper/report.html"], []]
     assert event["folders"] == ["deep/culprit", "deeper/culprit"]
 
@@ -151,7 +151,7 @@ def test_what_a_cut_stored_is_shown_without_a_run(session: ViewSession) -> None:
     with pytest.raises(UsageError, match="no such tensor"):
         session.tensor({"node": 3, "pair": 1})
     model = Path("out") / place / "model.onnx"
-    opened = ViewSession(load(model), str(model.parent), session.options)
+    opened = ViewSession(open_model(model), str(model.parent), session.options)
     opened.show_case(model.parent)
     assert opened.tensor({"node": 1, "pair": 0})["shape"] == [1, 3]
 
@@ -177,11 +177,26 @@ def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
     model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)
     onnx.save(model, tmp_path / "m.onnx")
     options = ViewOptions({}, (), (), (), (), tmp_path / "out")
-    session = ViewSession(load(tmp_path / "m.onnx"), "m.onnx", options)
+    session = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", options)
     assert session.node(1)["source"].startswith("the model at u/net.py:7")
     assert session.node(0)["source"].startswith("the node behind")  # it has none of its own
     assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
     assert "\u202e" not in session.about()["labels"][0]
+
+
+@pytest.mark.parametrize("change", ["file", "document"])
+def test_a_result_that_may_be_of_another_file_is_not_shown(session: ViewSession, change: str) -> None:
+    structure = session.graph.skeleton.structure
+    Path("out/case").mkdir(parents=True)
+    document = {"results": [{"path": "out/case"}], "model": {"structure_sha256": structure}}
+    session.runs.show("cut", "subcut cut", document)
+    assert session.runs.events[-1]["folders"] == ["case"]
+    if change == "file":
+        chain(Path("m.onnx"), NAMES[:5])
+    else:
+        document["model"] = {"structure_sha256": "0"}
+    session.runs.show("cut", "subcut cut", document)
+    assert session.runs.events[-1]["stale"] and "folders" not in session.runs.events[-1]
 
 
 def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
@@ -202,6 +217,7 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkey
         onnx.save(text_models.model(f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}"), name)
     Path("damaged.onnx").write_bytes(b"no model")
     structure = load(Path("b.onnx")).skeleton.structure
-    assert _model_of({"model": {"file": "b.onnx", "structure_sha256": structure}}) == "b.onnx"
-    assert _model_of({"model": {"file": "a.onnx", "structure_sha256": structure}}) == "b.onnx", "renamed meanwhile"
-    assert _model_of({"model": {"file": "c.onnx", "structure_sha256": "0"}}) is None
+    assert _model_of({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
+    assert _model_of({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx", "renamed"
+    with pytest.raises(UsageError, match=r"no model here is the one of run: c\.onnx"):
+        _model_of({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")

@@ -21,6 +21,24 @@ def shown(pairs: list[ValuePair], folder: Path, number: object = 0, plane: objec
     return tensor_document(values_of_run(folder, alone=False), number, plane)
 
 
+def test_a_recording_is_called_the_record_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody ran that piece alone: the record is that of the whole model."""
+    for side in ("outputs", "candidate"):
+        (tmp_path / side).mkdir()
+        np.save(tmp_path / side / "t0.npy", np.full((2, 2), side == "outputs", np.float32))
+    one = {"files": [{"file": "outputs/t0.npy", "format": "npy"}], "form": "tensor", "dtype": "float32"}
+    manifest = {"outputs": [{"name": "t0", "samples": [one]}]}
+    for found, told in (
+        ({}, "stored in x: the device's record, beside the reference on what the device recorded before it"),
+        ({"found": {"candidate": "wrong.py"}}, "stored in x, where wrong.py ran this piece alone"),
+    ):
+        monkeypatch.setattr("subgraph.cases.case.read_manifest", lambda folder, found=found: manifest | found)
+        shown = tensor_document(values_of_case(tmp_path, ["t0"], "x"), 0, None)
+        assert shown["notes"] == [told] and shown["source"] == found.get("found", {}).get(
+            "candidate", "the device's record"
+        )
+
+
 def test_a_tensor_is_drawn_from_its_files(tmp_path: Path) -> None:
     reference = np.zeros((1, 2, 4, 4), np.float32)
     given = reference.copy()

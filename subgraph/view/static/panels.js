@@ -14,14 +14,6 @@ export function el(name, attributes = {}, ...children) {
 
 export const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-// As `reports.explained`.
-const explained = share => {
-  const percent = Math.round(share * 100);
-  if (percent > 100) return "explains more than all of the final error: errors cancel";
-  if (percent < 0) return "explains none of the final error: errors cancel";
-  return `explains ${share > 0 && share < 0.005 ? "under 1" : percent} % of the final error`;
-};
-
 // 78800 -> 78.8 k, as `text.big`.
 export function big(n) {
   for (const [unit, word] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]]) if (n >= unit) return `${(n / unit).toFixed(1)}${word}`;
@@ -67,31 +59,19 @@ export function regionPanel(region) {
 const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
 
 export function resultPanel(event, token, show) {
-  const { document: d, folders, report, inside, inner_reports: inner } = event, out = [];
+  const { document: d, said, folders, report, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
     $("failed").textContent = d.exit_code === 130 ? "Stopped. Finished runs are stored: the same run continues where it stopped." : `${d.error.what}${d.error.hint ? ` (${d.error.hint})` : ""}`;
     $("result").replaceChildren();
     return;
   }
-  const firstBad = d.first_bad?.node ?? d.first_bad?.tensor ?? (d.recordings || []).map(r => r.first_bad).find(Boolean);
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
-  for (const [k, f] of (d.findings || []).entries()) {
-    if (f.kind === "interval") {
-      out.push(el("div", { class: "finding" }, el("strong", {}, "✗ goes wrong between: "), (f.last_good || []).join(", ") || "the input", " (good) and ", (f.first_bad || []).join(", "), el("br"),
-        f.in_place?.why ?? "", el("br"), `suspects: ${(f.nodes || []).join(", ")}`, el("br"), f.not_seen?.length ? `not seen: ${f.not_seen.join(", ")}` : "", el("br"),
-        el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
-      continue;
-    }
-    const certified = f.certified ? "certified: without any one of them the rest agrees" : "not certified";
-    out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), (f.verdict ?? f.in_place)?.why ?? "", el("br"),
-      f.explains === null || f.explains === undefined ? "" : `${explained(f.explains)}, `, certified, el("br"),
-      ...(inside?.[k] || []).flatMap(line => [line, el("br")]), ...(inner?.[k] || []).flatMap(path => [link(token, "output", path, "Open the report of what is inside"), el("br")]),
+  if (said) out.push(el("div", { class: `finding ${d.agree === true ? "fine" : ""}` }, el("strong", {}, `${d.agree === true ? "✓" : d.agree === false ? "✗" : "?"} ${said.headline}`), ...said.after.map(line => el("p", {}, line))));
+  for (const [k, f] of (d.findings || []).entries())
+    out.push(el("div", { class: f.kind === "interval" ? "finding suspects" : "finding" }, ...(said?.findings[k] || []).map(line => el("p", {}, line)),
+      ...(inner?.[k] || []).map(path => el("p", {}, link(token, "output", path, "Open the report of what is inside"))),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
-  }
-  if (d.agree === true) out.push(el("div", { class: "finding fine" }, "✓ All that was looked at agrees."));
-  if (d.agree === false && !(d.findings || []).length) out.push(el("div", { class: "finding" }, firstBad ? `✗ First that disagrees: ${firstBad}` : "✗ They disagree."));
-  if (typeof d.agree !== "boolean" && !d.results && !(d.findings || []).length) out.push(el("div", { class: "finding" }, "? Unresolved: nothing could be established."));
   for (const note of d.notes || []) out.push(el("p", {}, note));
   if (report) out.push(el("p", {}, link(token, "output", report, "Open the report")));
   for (const folder of folders || []) out.push(el("p", {}, link(token, "zip", folder, `Download ${folder}.zip`, true)));

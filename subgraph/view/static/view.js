@@ -10,14 +10,38 @@ const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
 let model, dropped = [], failing = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
 const byLabel = new Map();
 
+const GONE = { error: { what: "subcut does not answer", hint: "is it still running in its terminal?" } };
+
+// Each request names the reading of the model that this page shows: the server answers to no other.
 async function post(path, body) {
-  const raw = body instanceof Blob;
-  const headers = { "X-Subcut-Token": token, "Content-Type": raw ? "application/octet-stream" : "application/json" };
-  if (raw) headers["X-Name"] = encodeURIComponent(body.name);
-  const answer = await fetch(path, { method: "POST", headers, body: raw ? body : JSON.stringify(body) });
+  const headers = { "X-Subcut-Token": token, "Content-Type": "application/json" };
+  const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify({ model: model.key, ...body }) }).catch(() => { throw GONE; });
   const document = await answer.json();
+  if (document.error?.kind === "ModelChanged") changed();
   if (!answer.ok) throw document;
   return document;
+}
+
+// With XMLHttpRequest: fetch does not tell how much was sent.
+function send(file) {
+  return new Promise((done, failed) => {
+    const request = new XMLHttpRequest(), bar = $("sent");
+    request.open("POST", "/api/drop");
+    for (const [name, value] of [["X-Subcut-Token", token], ["X-Name", encodeURIComponent(file.name)], ["Content-Type", "application/octet-stream"]]) request.setRequestHeader(name, value);
+    request.responseType = "json";
+    request.upload.onprogress = e => { bar.hidden = false; bar.max = e.total; bar.value = e.loaded; };
+    request.onloadend = () => { bar.hidden = true; };
+    request.onload = () => (request.status === 200 ? done(request.response) : failed(request.response || GONE));
+    request.onerror = () => failed(GONE);
+    request.send(file);
+  });
+}
+
+// The file is another one than the network that is shown: nothing is asked of it until the page is loaded anew.
+function changed() {
+  $("changed").hidden = false;
+  $("changed-text").textContent = `${model.model} has changed on disk. This page shows the file as it was, and runs nothing.`;
+  busy(running);
 }
 
 const told = (id, e) => {
@@ -172,8 +196,9 @@ async function run(kind, node = -1) {
 
 function busy(number) {
   running = number;
-  for (const id of ["cut", "compare", "bisect"]) $(id).disabled = !!number;
+  for (const id of ["cut", "compare", "bisect"]) $(id).disabled = !!number || !$("changed").hidden;
   $("stop").hidden = $("progress").hidden = !number;
+  $("stop").disabled = false;
 }
 
 function begin(event) {
@@ -221,6 +246,11 @@ function learn({ nodes, outcome, query }) {
 function end(event) {
   const d = event.document, { marks } = drawing;
   busy(0);
+  if (event.stale) {
+    changed();
+    told("failed", `${model.model} changed while this ran: the result may be of either file, and is not shown.`);
+    return;
+  }
   if (lastRun?.kind === "values") {
     if (d.error) resultPanel(event, token, reveal);
     else showValues((pair, plane) => post("/api/tensor", { run: event.run, pair, plane })).catch(e => told("failed", e));
@@ -245,17 +275,35 @@ function end(event) {
 }
 
 function listen() {
-  const source = new EventSource(`/api/events?token=${token}`);
-  source.onopen = () => { $("lost").hidden = true; };
-  source.onerror = () => { $("lost").hidden = false; };
+  const source = new EventSource(`/api/events?token=${token}&model=${model.key}`);
+  source.onopen = () => { $("lost").hidden = true; busy(running); };
+  source.onerror = () => lost(source);
   let seen = 0;
   source.onmessage = message => {
     const event = JSON.parse(message.data);
+    if (event.type === "changed") { source.close(); changed(); return; }
     if (event.id <= seen) return;
     seen = event.id;
     ({ begin, progress, end })[event.type](event);
     legend(drawing.marks);
   };
+}
+
+// The bar stands still, and Stop cannot be pressed. The browser asks again by itself; another subcut at the same port
+// has another token, and refuses.
+async function lost(source) {
+  $("lost").hidden = false;
+  $("lost").textContent = "subcut does not answer; trying again. A run goes on only while subcut runs.";
+  if (running) {
+    $("bar").value = $("bar").hasAttribute("value") ? $("bar").value : 0;
+    $("left").textContent = "unknown: subcut does not answer";
+    $("stop").disabled = true;
+  }
+  if (source.readyState !== EventSource.CLOSED) return;
+  const answer = await fetch(`/api/model?token=${token}`).catch(() => null);
+  if (!answer) setTimeout(() => lost(source), 2000);
+  else if (answer.ok) location.reload();
+  else $("lost").textContent = "subcut was started again: open the address that it printed. Finished runs are stored: start the same run there, and it goes on.";
 }
 
 // ------------------------------------------------------------------------------------------------ inputs
@@ -268,10 +316,11 @@ function take(files) {
 
 async function storeAll(files) {
   let all = true;
+  told("failed", null);
   for (const file of files) {
     try {
-      const { file: stored } = await post("/api/drop", file);
-      dropped.push({ name: file.name, file: stored, input: model.inputs.length === 1 ? model.inputs[0] : "" });
+      const { file: stored, holds } = await send(file);
+      dropped.push({ name: file.name, file: stored, holds, input: model.inputs.length === 1 ? model.inputs[0] : "" });
     } catch (e) { all = false; told("failed", e); }
   }
   showDropped();
@@ -281,7 +330,7 @@ async function storeAll(files) {
 function showDropped() {
   $("dropped").replaceChildren(...dropped.map((d, k) => el("li", {}, d.name, " → ",
     el("select", { "aria-label": `Input that ${d.name} is for`, onchange: e => { d.input = e.target.value; } }, ...["", ...model.inputs].map(n => el("option", { value: n, selected: n === d.input }, n || "(by its name)"))),
-    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); } }, "×"))));
+    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); } }, "×"), el("br"), el("small", { class: /NaN|Inf/.test(d.holds) ? "odd" : "" }, d.holds))));
 }
 
 // ------------------------------------------------------------------------------------------------ mouse and keys
@@ -380,7 +429,8 @@ function buttons() {
   $("unfold").onclick = () => layout(model.groups.filter(Boolean)).then(() => drawing.fit());
   $("fold").onclick = () => layout([]).then(() => drawing.fit());
   for (const kind of ["cut", "compare", "bisect"]) $(kind).onclick = () => run(kind);
-  $("stop").onclick = () => post("/api/stop", {});
+  $("stop").onclick = () => post("/api/stop", {}).catch(e => told("failed", e));
+  $("reload").onclick = () => location.reload();
   $("ends").onsubmit = e => { // Enter in a changed field: its change was asked already
     e.preventDefault();
     if (lastEnds !== `${$("start").value.trim()}\n${$("end").value.trim()}`) region("end");
@@ -399,7 +449,7 @@ function buttons() {
 async function open_page() {
   const answer = await fetch(`/api/model?token=${token}`);
   model = await answer.json();
-  if (!answer.ok) { $("lost").hidden = false; $("lost").textContent = model.error.what; return; }
+  if (!answer.ok) { $("lost").hidden = false; $("lost").textContent = `${model.error.what} ${model.error.hint}`; return; }
   document.title = `${model.model} · subcut`;
   $("model").textContent = model.model;
   model.labels.forEach((label, n) => byLabel.set(label, n));
