@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,14 @@ class Ended(NamedTuple):
         `skipped`."""
         lines = (self.err or self.out).decode(errors="replace").splitlines()
         return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][-count:]
+
+
+def python(*words: str | Path, of: Path | None = None) -> list[str]:
+    """The command line of a Python, subcut's own or that `of` an environment: the only way to start one.
+
+    It imports no module that lies where the user stands (-P), or in the folder of the script that it runs.
+    """
+    return [str(of or sys.executable), "-P", *map(str, words)]
 
 
 def run(words: Sequence[str | Path], *, timeout: float, **options: Any) -> Ended:

@@ -6,7 +6,6 @@ import ast
 import doctest
 import importlib
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ import pytest
 
 import subgraph
 from subgraph import plugins
+from subgraph.children import python
 from tests.helpers.run_command import chain, in_process
 
 HOME = Path(subgraph.__file__).parent
@@ -347,33 +347,19 @@ def test_verbs_work_with_all_modules_imported(tmp_path: Path) -> None:
     assert (tmp_path / "piece.onnx").exists()
 
 
-PYTHON = re.compile(r"sys\.executable|python|installation\.make")  # in the first word of a command line
-
-
-def test_a_python_that_is_started_imports_nothing_from_where_the_user_stands() -> None:
-    """-P or -I follows the interpreter; `sys.executable` stands elsewhere only where it is passed on."""
+def test_one_function_starts_python() -> None:
+    """`children.python`, which imports nothing from where the user stands."""
     mentioned = {
-        (module, node.lineno, node.col_offset): f"{module}: {ast.unparse(node)}"
+        module
         for module in MODULES
         for node in nodes(module)
         if isinstance(node, ast.Attribute) and (node.attr, ast.unparse(node.value)) == ("executable", "sys")
     }
-    started, bare = set(), []
-    for module in MODULES:
-        for node in nodes(module):
-            words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
-            is_command = isinstance(node, ast.List) or (len(words) > 1 and isinstance(words[1], ast.Constant))
-            is_named = len(words) > 1 and isinstance(words[0], ast.Attribute | ast.Name | ast.Call)
-            if not (is_command and is_named) or not PYTHON.search(ast.unparse(words[0])):
-                continue
-            started.add(module)
-            for part in ast.walk(words[0]):
-                mentioned.pop((module, getattr(part, "lineno", 0), getattr(part, "col_offset", 0)), None)
-            if ast.unparse(words[1]) not in ("'-P'", "'-I'"):
-                bare.append(f"{module}: {ast.unparse(node)}")
-    assert bare == []
-    assert len(started) >= 8
-    assert set(mentioned.values()) == {
-        "environments.installation: sys.executable",  # for uv
-        "runtime.command_line: sys.executable",
-    }
+    assert mentioned == {
+        "children",
+        "environments.installation",
+        "runtime.command_line",
+    }  # uv; code that is reached
+    options = [m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"]
+    assert options == ["children"]
+    assert python("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]

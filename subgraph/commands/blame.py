@@ -99,9 +99,9 @@ def _releases(
         UsageError: an option is without its other half.
     """
     from subgraph.blame.blame import ReleasesAsked
+    from subgraph.environments.installation import pip_sources
 
-    sources = ["--index-url", index_url] if index_url else []
-    sources += [word for folder in find_links or () for word in ("--find-links", folder)]
+    sources = pip_sources(index_url, find_links or ())
     if command and not versions:
         raise UsageError("--versions-command: which versions?", "--versions a,b,c, the oldest first")
     if sources and not versions:

@@ -137,8 +137,7 @@ def _installed(
     Raises:
         UsageError: nobody agreed. BackendError: it cannot be installed.
     """
-    words = ["--index-url", index_url] if index_url else []
-    words += [word for folder in find_links for word in ("--find-links", folder)]
+    words = environments.pip_sources(index_url, find_links)
     installation = environments.Installation(converter.requirements, tuple(words))
     if installation.is_ready:
         return environments.make(installation)

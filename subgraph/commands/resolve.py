@@ -342,7 +342,7 @@ def criterion_code(words: str, origin: str) -> NamedCode:
 
     files = [Path(file).resolve() for file in judge.files_of(words)]
     code = sum(map(code_of_python, files), Code())
-    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, complete=code.complete)
+    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, code.complete, code.unknown)
 
 
 def require_trust(code: NamedCode, trusted: bool) -> None:

@@ -73,13 +73,18 @@ class Installation:
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--quiet", "--python", python, *wanted]]
-        # -P: no module that lies where the user stands is imported
-        make, options = [sys.executable, "-P", "-m", "venv", str(folder)], ["--quiet", *QUIET]
+        make, options = children.python("-m", "venv", folder), ["--quiet", *QUIET]
         if util.find_spec("pip") is None:
-            return [make, [python, "-P", "-m", "pip", "install", *options, *wanted]]
+            return [make, [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted]]
         make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
-        pip = [sys.executable, "-P", "-m", "pip", "--python", python]
+        pip = children.python("-m", "pip", "--python", python)
         return [make, [*pip, "install", *options, "--no-compile", *wanted]]
+
+
+def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
+    """Options for pip, which runs in a folder of its own: where packages come from, folders here and addresses."""
+    places = (str(Path(place).absolute() if Path(place).exists() else place) for place in find_links)
+    return [*(["--index-url", index_url] if index_url else []), *(w for p in places for w in ("--find-links", p))]
 
 
 def show(environment: Installation) -> None:
@@ -133,7 +138,7 @@ def _run(command: Sequence[str], environment: Installation) -> None:
     shown = " ".join(map(clean, environment.requirements))
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
-        done = children.run(command, timeout=SECONDS, env=outside)
+        done = children.run(command, timeout=SECONDS, env=outside, cwd=environment.folder.parent)
     except subprocess.TimeoutExpired as e:
         what = f"installing {shown} took more than {SECONDS} s"
         raise BackendError(what, "look at the network, and try again") from e

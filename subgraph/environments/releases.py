@@ -107,8 +107,8 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
 def _pip(sources: Sequence[str]) -> list[str]:
     """The command line of pip: this Python's, else one in an environment of its own."""
     if util.find_spec("pip"):
-        return [sys.executable, "-P", "-m", "pip"]
-    return [str(installation.make(Installation(("pip",), tuple(sources)))), "-P", "-m", "pip"]
+        return children.python("-m", "pip")
+    return children.python("-m", "pip", of=installation.make(Installation(("pip",), tuple(sources))))
 
 
 def installed(backend: str, variant: str = "") -> list[str]:
@@ -174,7 +174,7 @@ def _of_interpreter(python: Path) -> tuple[tuple[int, int], frozenset[str]]:
         return sys.version_info[:2], frozenset(["numpy"] if has_numpy else [])
     asked = f"import sys, importlib.util as u; print(*sys.version_info[:2], *(n for n in {BUILT} if u.find_spec(n)))"
     try:
-        said = children.run([str(python), "-I", "-c", asked], timeout=SECONDS).out.decode().split()
+        said = children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS).out.decode().split()
         return (int(said[0]), int(said[1])), frozenset(said[2:])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
         raise BackendError(f"{python} is no Python that starts", "python=PATH of an interpreter") from e

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from subgraph.children import Answering
+from subgraph.children import Answering, python
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.system import crash_name, memory
@@ -119,7 +118,7 @@ class OnnxProcess:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
         try:
-            return Answering([sys.executable, "-I", "-S", CHILD, folder], memory=memory(MEMORY_SHARE))
+            return Answering(python("-I", "-S", CHILD, folder), memory=memory(MEMORY_SHARE))
         except OSError as e:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 

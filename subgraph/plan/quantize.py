@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from subgraph import children
@@ -28,8 +27,7 @@ def quantized(graph: Graph, dtype: str, samples: Feeds, folder: Path) -> Path:
     copy_model(graph, source)
     files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
     (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
-    command: list[str | Path] = [sys.executable, "-P", "-m", "subgraph.plan.quantize_main", source, made, dtype]
-    command.append(folder / "samples.json")
+    command = children.python("-m", "subgraph.plan.quantize_main", source, made, dtype, folder / "samples.json")
     try:
         done = children.run(command, timeout=TIMEOUT, cwd=folder)
     except subprocess.TimeoutExpired as e:

@@ -165,7 +165,7 @@ class Candidate:
         settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
         code = self._code()
         role = f"candidate {clean(self.name)}"
-        return NamedCode(role, self.commands, self.origin, code.files, settings, complete=code.complete)
+        return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete, code.unknown)
 
     def identity(self, version: str) -> dict[str, Any]:
         """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.

@@ -11,13 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from subgraph import system
 from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
+from subgraph.runtime.loaded_code import loads
 from subgraph.text import nearest
 
 PLACES = {"convert": ("model", "converted", "host"), "run": ("model", "converted", "inputs", "outputs", "host")}
@@ -72,13 +73,18 @@ def words_and_values(command: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Code:
-    """Files of code, sorted; `complete`: there were not too many of them."""
+    """Files of code, sorted; `complete`: there were not too many; `unknown`: lines that load what is not known."""
 
     files: tuple[Path, ...] = ()
     complete: bool = True
+    unknown: tuple[str, ...] = ()
 
     def __add__(self, other: Code) -> Code:
-        return Code(tuple(sorted({*self.files, *other.files})), self.complete and other.complete)
+        return Code(
+            tuple(sorted({*self.files, *other.files})),
+            self.complete and other.complete,
+            tuple(dict.fromkeys((*self.unknown, *other.unknown))),
+        )
 
 
 def code_of_command(command: str, folder: str = "") -> Code:
@@ -93,12 +99,27 @@ def code_of_command(command: str, folder: str = "") -> Code:
     programs = (shutil.which(word) for word in _TOKEN.findall(command) if "/" not in word)
     folders = [base] if folder or _MODULE.search(command) else []
     below = code_below([*folders, *(path.parent for path in named if _is_script(path))])
-    return Code((*named, *(Path(program).absolute() for program in programs if program))) + below
+    return _with_loaded(Code((*named, *(Path(program).absolute() for program in programs if program))) + below)
 
 
 def code_of_python(file: Path) -> Code:
     """A Python file, and the code below its folder."""
-    return Code((file.absolute(),)) + code_below([file.absolute().parent])
+    return _with_loaded(Code((file.absolute(),)) + code_below([file.absolute().parent]))
+
+
+def _with_loaded(code: Code) -> Code:
+    """The code, with what its Python files load other than by imports, and these in turn."""
+    waiting, seen = list(code.files), set(code.files)
+    while waiting and len(seen) <= 2 * MAX_FILES:
+        file = waiting.pop()
+        if file.suffix != ".py":
+            continue
+        places, unknown = loads(file)
+        found = Code(tuple(filter(is_file, places)), unknown=unknown) + code_below(p for p in places if p.is_dir())
+        code += found
+        waiting += [file for file in found.files if file not in seen]
+        seen |= set(found.files)
+    return replace(code, complete=code.complete and not waiting)
 
 
 def code_below(folders: Iterable[Path]) -> Code:

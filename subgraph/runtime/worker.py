@@ -14,7 +14,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from subgraph import children
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
 from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
@@ -77,7 +77,7 @@ class Worker:
         scratch = "" if self._is_alone else str(self._cleanup.enter_context(_scratch()))
         try:
             self._process = ProcessGroup(
-                [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend],
+                children.python("-m", "subgraph.runtime.worker_main", backend, of=python),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from subgraph import system
+from subgraph.children import python
 from subgraph.errors import UsageError
 from subgraph.system import APART, interrupt
 from subgraph.text import clean
 
-# -P: modules in the folder where the user stands are not imported. `main` reads sys.argv, whose first word is "-c".
-COMMAND = (sys.executable, "-P", "-c", "from subgraph.cli import main; main()")
+COMMAND = tuple(python("-c", "from subgraph.cli import main; main()"))  # `main` reads sys.argv; its first word is "-c"
 STOP_SECONDS = 20.0  # for a run that was interrupted, to store its state
 INTERRUPTED = 130
 MAX_KEPT = 20_000  # events

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 import sys
 from importlib import util
 from pathlib import Path
@@ -10,10 +12,38 @@ import numpy as np
 import pytest
 
 from fixtures import toy_releases
+from subgraph.cli import COMMANDS
+from subgraph.commands.demo import demo
 from subgraph.environments import installation, releases
 from subgraph.environments.installation import Installation, make
-from tests.helpers.run_command import subcut
+from tests.helpers.run_command import environment, finish, start, subcut
 
+WRONG = "../tools/wrong.py"  # the user's own code, which may import what lies beside it
+LINES = {
+    "bisect": f"model.onnx -c {WRONG}",
+    "blame": f"model.onnx -c {WRONG}",
+    "compare": f"model.onnx -c {WRONG}",
+    "manual": "start model.onnx",
+    "plan": "model.onnx --to fp16 --max-time 2s",
+    "sweep": f"-c {WRONG} --only Abs",
+    "report": "FOUND -f html -o r",
+    "cut": "model.onnx -s stem/pad -e stem/pool",
+    "bundle": "subcut_out/stem_pad__stem_pool -o case.zip",
+    "replay": "case.zip -c ort",
+    "replace": "model.onnx -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool -o replaced.onnx",
+    "remove": "model.onnx --from head/softmax -o head.onnx --tail tail.onnx",
+    "merge": "head.onnx tail.onnx -o whole.onnx",
+    "convert": "net.pb -o made.onnx --no-check --with 'cp model.onnx {output} --suffix {model}'",
+    "inspect": "model.onnx",
+    "lint": "model.onnx",
+    "draw": "model.onnx -o drawn.svg",
+    "view": "model.onnx --no-browser",
+    "dump": "model.onnx --all",
+    "export": "input.npy -o exported --format bin",
+    "demo": "another",
+    "backends": "",
+    "doctor": "",
+}
 NAMES = [*sys.stdlib_module_names, "pip", "sitecustomize", "usercustomize", "subgraph", "packaging", "numpy", "onnx"]
 
 
@@ -32,6 +62,25 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / f"{name}.py").write_text("open(__file__ + '.ran', 'w').close()\n")
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.mark.slow
+def test_of_every_command(hostile: Path) -> None:
+    assert LINES.keys() == set(COMMANDS)
+    demo(folder=str(hostile / "demo"))
+    (hostile.parent / "tools").mkdir()
+    for path in (hostile / "demo").iterdir():
+        path.rename(hostile.parent / "tools/wrong.py" if path.name == "wrong.py" else hostile / path.name)
+    (hostile / "net.pb").write_bytes(b"\x0a\x00")
+    for command, words in LINES.items():
+        found = next(hostile.glob("subcut_out/bisect-*"), hostile)
+        process = start(command, *shlex.split(words.replace("FOUND", str(found))), cwd=hostile, env=environment())
+        if command == "view":
+            assert process.stderr and "127.0.0.1" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+        done = finish(process)
+        assert done.code in (0, 1, 5, 130), (command, done)
+        assert imported(hostile) == [], (command, done)
 
 
 def imported(folder: Path) -> list[str]:

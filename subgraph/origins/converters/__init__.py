@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from subgraph import children
 from subgraph.storage.file_kinds import Family, recognise, recognise_folder
 
 
@@ -35,7 +36,7 @@ class Converter:
     def command(self, python: Path, *words: str | Path) -> list[str]:
         """The command line in an environment: what `script_main` is to do."""
         here = Path(__file__).parent
-        return [str(python), "-P", str(here / "script_main.py"), str(here / self.script), *map(str, words)]
+        return children.python(here / "script_main.py", here / self.script, *words, of=python)
 
 
 TENSORFLOW = Converter(

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from subgraph import children, system
@@ -47,8 +46,7 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 def _run(direction: str, source: Path, target: Path, name: str) -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
         raise UsageError(f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed", INSTALL)
-    words = [sys.executable, "-P", "-m", "subgraph.origins.tflite.child", direction]
-    words += [str(source.resolve()), str(target.resolve())]
+    words = children.python("-m", "subgraph.origins.tflite.child", direction, source.resolve(), target.resolve())
     paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     limits = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import subprocess
-import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,7 +43,7 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
         what = f"{clean(path.name)} is an exported program of PyTorch; reading it needs {' and '.join(missing)}"
         raise BackendError(what, f"pip install {' '.join(missing)}")
     path = path.absolute()
-    command = [sys.executable, "-P", "-c", CODE.format(json.dumps(str(path)))]  # a literal of Python as well
+    command = children.python("-c", CODE.format(json.dumps(str(path))))  # a literal of Python as well
     shown = f"torch.export.load({path.name!r}), which unpickles it"
     trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
 
