@@ -34,6 +34,7 @@ from tests.helpers.budget import (  # noqa: F401
 from tests.helpers.process_backends import MARK, all_gone
 from tests.helpers.run_command import subcut
 from tests.helpers.turns import takes_its_turn
+from tests.helpers.web_runtime import borrow_release
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
@@ -42,6 +43,7 @@ hypothesis.settings.load_profile("busy")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="subcut-tests-")  # where converted models are kept
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+borrow_release()
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

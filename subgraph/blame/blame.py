@@ -218,7 +218,7 @@ class Blame:
         """One release on the region."""
         if version == self._own(asked):
             return self._tried(version, self.verdict)
-        candidate = replace(self.trials.candidate, release=version, sources=asked.sources, python="")
+        candidate = self.trials.candidate.of_release(version, asked.sources)
         try:
             if asked.switch:
                 _switch(asked.switch, version)
@@ -289,8 +289,9 @@ class Blame:
         if history and asked and not asked.switch:
             package = candidate.package or releases.package(candidate.backend)[0]
             for version in _mended(history):
-                other = replace(candidate, release=version, sources=asked.sources, python="")
-                yield prover.of_candidate("version", f"{package} {version}", f"pip install {package}=={version}", other)
+                other = candidate.of_release(version, asked.sources)
+                install = f"npm install {package}@{version}" if other.can.npm else f"pip install {package}=={version}"
+                yield prover.of_candidate("version", f"{package} {version}", install, other)
 
 
 def in_its_surroundings(blame: Blame) -> Blame:

@@ -7,7 +7,9 @@ lent by subcut's own, numpy too where any does.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from subgraph import children, plugins
 from subgraph.environments import installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
+from subgraph.storage.cache import cache_folder
 from subgraph.system import link_folder
 from subgraph.text import clean
 
@@ -90,6 +93,8 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
         BackendError: no index can be reached, or it has none. UsageError: the backend has no releases.
     """
     name = variant or package(backend)[0]
+    if plugins.constant("backends", backend, "NPM"):
+        return _published_by_npm(name)
     words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
     try:
         said = children.run([*_pip(sources), *words], timeout=SECONDS)
@@ -102,6 +107,21 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
         hint = "--index-url and --find-links say where to look, as for pip; --versions names releases"
         raise BackendError(f"no index says which releases of {name} there are: {clean(last)}", hint)
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)
+
+
+def _published_by_npm(name: str) -> list[str]:
+    """
+    Raises:
+        BackendError: as `published`.
+    """
+    npm = shutil.which("npm")
+    try:
+        said = children.run([npm or "npm", "view", name, "versions", "--json"], timeout=SECONDS)
+        listed = json.loads(said.out)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as e:
+        raise BackendError(f"npm cannot say which releases of {name} there are", "--versions A,B names them") from e
+    plain = (version for version in listed if isinstance(version, str) and re.fullmatch(r"[\d.]+", version))
+    return sorted(plain, key=parse)
 
 
 def _pip(sources: Sequence[str]) -> list[str]:
@@ -117,6 +137,9 @@ def installed(backend: str, variant: str = "") -> list[str]:
     Raises:
         UsageError: the backend has no releases.
     """
+    if plugins.constant("backends", backend, "NPM"):
+        begin = f"{package(backend)[0]}-"
+        return sorted((f.name.removeprefix(begin) for f in cache_folder(backend).glob(f"{begin}*")), key=parse)
     begin = f"{variant or package(backend)[0]}=="
     found = {word.removeprefix(begin) for f in installation.every() for word in installation.requirements(f)[:1]
              if word.startswith(begin)}  # fmt: skip
@@ -129,6 +152,8 @@ def beside(backend: str) -> str:
     Raises:
         UsageError: the backend has no releases.
     """
+    if plugins.constant("backends", backend, "NPM"):
+        return package(backend)[1]
     from importlib import metadata  # late: it takes 25 ms, which every command would pay
 
     try:

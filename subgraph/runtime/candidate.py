@@ -121,10 +121,20 @@ class Candidate:
         Raises:
             UsageError: the backend has no releases, or this is none.
         """
-        if self.python or self.runs_commands or not (self.release or self.package):
+        if self.python or self.runs_commands or self.can.npm or not (self.release or self.package):
             return None
         beside = devices.device(self.device).requires if self.device else ()
         return releases.release(self.backend, self.release, self.sources, self.package, beside)
+
+    def of_release(self, version: str, sources: tuple[str, ...] = ()) -> Candidate:
+        """The same on a release of its runtime; `sources`: as the attribute.
+
+        Raises:
+            UsageError: the backend has no releases, or this is none.
+        """
+        releases.parse(version)
+        options = {**self.options, "version": version} if self.can.npm else self.options
+        return replace(self, release=version, sources=sources, python="", options=options)
 
     @property
     def has_process(self) -> bool:
@@ -148,6 +158,7 @@ class Candidate:
             return [str(self.options[step]) for step in self.can.commands if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         files += self.installation.requirements[:1] if self.installation else ()
+        files += [f"{releases.package(self.backend)[0]}@{self.release}"] if self.can.npm and self.release else []
         files += [self.python] if self.python else []
         files += (
             [self.executor] if self.executor and "://" not in self.executor else []
@@ -294,6 +305,8 @@ def _in_environment(candidate: Candidate) -> Candidate:
         UsageError: the interpreter is not there, or its runtime has no packages.
     """
     options = dict(candidate.options)
+    if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
+        return candidate.of_release(version)
     package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
     if package and not candidate.can.variants:
         raise UsageError(f"{candidate.backend} has no other builds than its own", "package=NAME goes with ort")

@@ -29,7 +29,7 @@ from subgraph.runtime.backends import cmd, onnx_reference, ort
 from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
-from tests.helpers import text_models
+from tests.helpers import text_models, web_runtime
 from tests.helpers.run_command import PATIENCE
 
 HEAVY = frozenset(
@@ -71,7 +71,13 @@ EXPECTED = {
 }
 
 # Inputs of the two models above that a runtime refuses for their element type, by name; the others must be right.
-REFUSED = {"mnn": {"f", "s", "t"}, "opencv": {"f", "s", "t"}, "openvino": {"s", "t"}, "tract": {"f", "s", "t"}}
+REFUSED = {
+    "mnn": {"f", "s", "t"},
+    "opencv": {"f", "s", "t"},
+    "openvino": {"s", "t"},
+    "tract": {"f", "s", "t"},
+    "web": {"f", "s", "t"},
+}
 
 # A device of one's own: the folder protocol, played by onnxruntime.
 DEVICE = """
@@ -103,6 +109,8 @@ OF_ONE_MODEL = {"torch", "litert"}  # take no ONNX: tests/origins/torch/test_pie
 @pytest.fixture(params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"])
 def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple[str, dict[str, str]]:
     """Each backend with options that it needs; one more is a copy of another, somewhere else."""
+    if request.param == "web" and (why := web_runtime.lacking()):
+        pytest.skip(why)
     if request.param == "by path":
         copy = tmp_path / "my backend.py"
         copy.write_text(Path(onnx_reference.__file__).read_text())

@@ -15,7 +15,8 @@ anything, which counts as a crash; both raise `BackendError` or `ImportError` if
 Optional names of the module:
 
     MULTI                 True: takes several disconnected pieces in one model
-    RELEASES              (package, its first release that runs with numpy 2, "" if any does): `-c NAME==1.2` runs one
+    RELEASES              (package, its first release that runs with numpy 2, "" if any does): `-c NAME==1.2` runs one;
+                          with NPM = True, which needs no numpy, the one that runs where none is named
     version()             the runtime's version, a part of the key of stored results
     precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
@@ -57,6 +58,7 @@ class Capabilities:
         custom_ops: it takes a library of custom operators as the option `custom_ops`.
         tflite_operators: it runs TensorFlow Lite's operators in an ONNX file; others find a .tflite beside that.
         half_as_float: it keeps weights of half precision as float32 as well.
+        npm: its releases are npm's, and it takes one as the option `version`.
         variants: how the packages of other builds of its runtime begin; "" for none.
         alone: it starts no processes and writes no files.
         reference: options with which it gives the same values on every machine, `threads` apart; empty if it cannot.
@@ -69,6 +71,7 @@ class Capabilities:
     custom_ops: bool = False
     tflite_operators: bool = False
     half_as_float: bool = False
+    npm: bool = False
     variants: str = ""
     alone: bool = False
     reference: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,387 @@
+"""onnxruntime-web in a headless browser: WebAssembly, or WebGPU and WebGL, on a renderer in software without a GPU.
+
+One page stays open between pieces. A model and values cross as raw bytes, by a server of this process; Playwright (an
+extra) drives a browser that is installed, and npm brings the release, once, into the cache; none of its code runs then.
+"""
+
+from __future__ import annotations
+
+import http.server
+import math
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.runtime.backends import _foreign
+from subgraph.storage import folders
+from subgraph.storage.cache import cache_folder
+from subgraph.storage.tensors import Value, np_dtype
+from subgraph.system import Lock, hardware
+from subgraph.text import clean
+
+MULTI = NPM = True
+RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs where none is named
+PACKAGE, NEWEST = RELEASES
+OLDEST = 1, 19  # has the files that are imported here
+GPU = ("webgpu", "webgl")
+PROVIDERS = ("wasm", *GPU)
+LEVELS = {"disable": "disabled", "basic": "basic", "extended": "extended", "all": "all"}
+LAYOUTS = ("NCHW", "NHWC")
+OPTIONS = {"ep": PROVIDERS, "version": (), "browser": (), "threads": (), "opt": tuple(LEVELS), "layout": LAYOUTS}
+TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+BROWSERS = "chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split()
+OF_PLAYWRIGHT = ("firefox", "webkit")  # builds of its own: `playwright install firefox`
+# Where there is no GPU: chromium's renderer in software.
+IN_SOFTWARE = "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
+WEBGPU = ("--enable-unsafe-webgpu", "--ignore-gpu-blocklist")
+PAGE, SCRIPT = "<!doctype html><title>subcut</title>", Path(__file__).with_name("web.js")
+KINDS = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm", "": "text/html"}
+RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
+MINUTES = 10  # that npm may take
+TAKES_A_PAGE = 60_000  # milliseconds
+MAX_FOLDER = 60  # bytes
+STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
+
+
+def version() -> str:
+    """The release, and the browser's.
+
+    Raises:
+        BackendError: there is no browser, or nothing that brings the release.
+    """
+    _foreign.package("playwright.sync_api", "web")
+    if why := missing():
+        raise BackendError(f"web {why}", "subcut doctor")
+    return f"{NEWEST} in {_browser_version()}"
+
+
+@cache
+def _browser_version() -> str:
+    if not (browser := _installed_browser()):
+        return "no browser"
+    try:
+        done = subprocess.run([browser, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Path(browser).name
+    return clean(" ".join(done.stdout.split()[:2])) or Path(browser).name
+
+
+def caveat(options: Mapping[str, Any]) -> str:
+    """What computes in a GPU's place, and that npm will be asked."""
+    release, said = str(options.get("version", NEWEST)), []
+    if options.get("ep") in GPU and not hardware.has_gpu():
+        said.append(f"{options['ep']} computes by a renderer in software on this processor: a GPU may differ")
+    if RELEASE.fullmatch(release) and not _place(release).is_dir():
+        said.append(f"npm fetches {PACKAGE}@{release} (33 MB, once)")
+    return "; ".join(said)
+
+
+def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Without optimisations."""
+    return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
+
+
+def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """WebAssembly's threads; WebGPU's layout, and WebAssembly in a GPU's place."""
+    ep, found = str(options.get("ep", "wasm")), {}
+    if str(options.get("threads", 1)) != "1":
+        found["threads"] = {**options, "threads": "1"}
+    if ep == "webgpu" and options.get("layout") != "NCHW":
+        found["NHWC layout"] = {**options, "layout": "NCHW"}
+    if ep != "wasm":
+        found[ep] = {**{name: value for name, value in options.items() if name != "layout"}, "ep": "wasm"}
+    return found
+
+
+def missing() -> str:
+    """What this machine lacks."""
+    if not _installed_browser():
+        return "needs Chromium, Chrome or Edge: `apt install chromium`, or browser=PATH"
+    if not (_place(NEWEST) / "dist").is_dir() and not shutil.which("npm"):
+        return f"needs npm, which brings {PACKAGE} once"
+    return ""
+
+
+def warm() -> None:
+    """Import the browser's driver ahead of the first model."""
+    _foreign.package("playwright.sync_api", "web")
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Build a session in the page.
+
+    `options`: `ep` (wasm, webgpu, webgl), `version` (of onnxruntime-web, 1.19 or newer), `browser` (chromium, firefox,
+    webkit or a path), `threads` (of WebAssembly; 1), `opt` (disable, basic, extended, all), `layout` (of WebGPU).
+
+    Raises:
+        BackendError: no browser, no release, or an option means nothing to it. Refused: it does not accept the model.
+    """
+    _foreign.check_options("web", options, OPTIONS)
+    inputs, outputs = _foreign.ports("web", model, TYPES)
+    page = _Page.of(options)
+    settings = {
+        "provider": options.get("ep", "wasm"), "threads": _foreign.threads("web", options),
+        "level": LEVELS[str(options.get("opt", "all"))], "layout": options.get("layout", ""),
+    }  # fmt: skip
+    said = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
+    if "error" in said:
+        raise Refused(f"onnxruntime-web refuses the model: {said['error']}")
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        arrays = _foreign.input_arrays(feeds, inputs)
+        places = page.server.give([array.tobytes() for array in arrays])
+        fed = [
+            {"name": port.name, "type": port.dtype, "shape": list(array.shape), "at": at}
+            for port, array, at in zip(inputs, arrays, places, strict=True)
+        ]
+        given = page.ask("run", {"session": said["session"], "feeds": fed, "outputs": [port.name for port in outputs]})
+        if "error" in given:
+            raise ModelError(f"onnxruntime-web: {given['error']}")
+        ports = {port.name: port for port in outputs}
+        return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------------------- browser
+
+
+class _Page:
+    """A page of a browser that holds one session. It is left for a new one after an error in it."""
+
+    _last: _Page | None = None
+
+    def __init__(self, release: str, browser: str, provider: str) -> None:
+        """`provider`: and the number of its threads, which a page cannot change."""
+        self.asked, self.spoilt = (release, browser, provider), False
+        self.server = _Server(fetched(release))
+        driver = _foreign.package("playwright.sync_api", "web")
+        os.environ["TMPDIR"] = _short(tempfile.gettempdir())  # the browser's own folders go with this process's
+        self._driver: Any = driver.sync_playwright().start()
+        self._browser: Any = self._launched(browser, provider)
+        self._page: Any = self._browser.new_page()
+        self._page.set_default_timeout(0)  # a limit of time ends this process
+        self._page.on("crash", lambda _: self._crashed())
+        self._page.goto(f"{self.server.address}/", timeout=TAKES_A_PAGE)
+        self._page.evaluate("at => import(at)", f"{self.server.address}/{SCRIPT.name}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> _Page:
+        """The page for these options: the last one, if they are its own and nothing went wrong in it."""
+        provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
+        asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
+        if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
+            if cls._last:
+                cls._last.close()
+            cls._last = None
+            cls._last = cls(*asked)
+        return cls._last
+
+    def ask(self, function: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What a function of the page's script answers; with `error`, its text, where it throws.
+
+        Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
+        be lost.
+        """
+        try:
+            said: dict[str, Any] = self._page.evaluate(f"request => self.subcut.{function}(request)", dict(request))
+        except Exception as e:
+            self.spoilt = True
+            if "closed" in str(e) or "crashed" in str(e).lower():
+                self._crashed()
+            raise ModelError(f"the browser: {_foreign.message(e)}") from e
+        self.spoilt |= STATUS not in said.get("error", STATUS)
+        return said
+
+    def close(self) -> None:
+        """End the browser."""
+        self._browser.close()
+        self._driver.stop()
+        self.server.close()
+
+    def _launched(self, browser: str, provider: str) -> Any:
+        """The browser, started without a window."""
+        try:
+            if browser in OF_PLAYWRIGHT:
+                return getattr(self._driver, browser).launch()
+            flags = [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)] if provider.startswith(GPU) else []
+            place = _installed_browser() if browser in ("", "chromium") else browser
+            root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
+            return self._driver.chromium.launch(executable_path=place, args=flags, chromium_sandbox=not root)
+        except Exception as e:
+            errors = re.findall(r"\[err\] (.*(?:FATAL|ERROR|rror while).*)", str(e))[:1] or [
+                _foreign.message(e, "Browser logs")
+            ]
+            what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
+            raise BackendError(what, "apt install chromium, or browser=PATH of Chromium, Chrome or Edge") from e
+
+    @staticmethod
+    def _crashed() -> None:
+        """End the process, whose end is a crash of the candidate: the session is gone."""
+        sys.stderr.write("the browser's page crashed\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+@cache
+def _short(folder: str) -> str:
+    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for both."""
+    if len(os.fsencode(folder)) <= MAX_FOLDER or not Path("/proc/self/fd").is_dir():
+        return folder
+    return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"  # stays open as long as this process
+
+
+@cache
+def _installed_browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+# ---------------------------------------------------------------------------------------------------- release
+
+
+def _place(release: str) -> Path:
+    return cache_folder("web") / f"{PACKAGE}-{release}"
+
+
+def fetched(release: str) -> Path:
+    """The folder of a release's files, fetched by npm where it is not there.
+
+    Raises:
+        BackendError: it is none, or cannot be fetched.
+    """
+    if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
+        raise BackendError(f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}")
+    place = _place(release)
+    lock = place.with_name(f".{place.name}.lock")
+    lock.touch()
+    with Lock(lock):
+        if not place.is_dir():
+            with folders.aside(place) as work:
+                _fetch(f"{PACKAGE}@{release}", work)
+    return place / "dist"
+
+
+def _fetch(package: str, into: Path) -> None:
+    """Unpack the files of a package that a browser needs; none of its scripts runs."""
+    import tarfile
+
+    if not (npm := shutil.which("npm")):
+        raise BackendError(f"{package} is not in the cache, and there is no npm to fetch it", "install Node.js")
+    command = [npm, "pack", package, "--silent", "--ignore-scripts"]
+    try:
+        done = subprocess.run(command, cwd=into, capture_output=True, text=True, timeout=60 * MINUTES, check=False)
+    except subprocess.TimeoutExpired as e:
+        raise BackendError(f"npm took more than {MINUTES} minutes for {package}", "look at the network") from e
+    archives = list(into.glob("*.tgz"))
+    if done.returncode or not archives:
+        raise BackendError(f"npm cannot fetch {package}: {clean(_foreign.message(Exception(done.stderr)))}", "npm ping")
+    with tarfile.open(archives[0]) as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            if folder == "package/dist" and member.isfile() and Path(name).suffix in KINDS and "\\" not in name:
+                data = archive.extractfile(member)
+                assert data
+                (into / "dist").mkdir(exist_ok=True)
+                (into / "dist" / Path(name).name).write_bytes(data.read())
+    archives[0].unlink()
+    if not (into / "dist").is_dir():
+        raise BackendError(f"{package} has no files for a browser", f"version={NEWEST}")
+
+
+# ---------------------------------------------------------------------------------------------------- server
+
+
+class _Server:
+    """What the page reads and gives: the release's files, models and values as raw bytes. Only who knows the secret in
+    its address is answered."""
+
+    def __init__(self, dist: Path) -> None:
+        self._dist, self._secret = dist, secrets.token_urlsafe(16)
+        self._given: dict[str, bytes] = {}
+        self._taken: dict[str, bytes] = {}
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            def do_POST(self) -> None:
+                outer.take(self)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self._http.server_port}/{self._secret}"
+
+    def give(self, values: Sequence[bytes]) -> list[str]:
+        """Where the page finds these bytes; those before are forgotten."""
+        self._given = {f"v{k}": value for k, value in enumerate(values)}
+        self._taken = {}
+        return list(self._given)
+
+    def array(self, one: Mapping[str, Any], port: _foreign.Port) -> Any:
+        """An output that the page has sent."""
+        import numpy as np
+
+        data = self._taken.pop(one["at"], b"")
+        dtype, shape = np_dtype(one["type"]), [int(n) for n in one["dims"]]
+        if len(data) != dtype.itemsize * math.prod(shape):
+            raise ModelError(f"'{one['name']}' has {len(data)} bytes, which is not {shape} of {one['type']}")
+        return _foreign.as_declared(np.frombuffer(data, dtype).reshape(shape), port)
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """Reply to GET."""
+        _, secret, *rest = request.path.partition("?")[0].split("/")
+        name = "/".join(rest)
+        found = self._content(name) if secrets.compare_digest(secret, self._secret) else None
+        request.send_response(200 if found is not None else 404)
+        request.send_header("Content-Type", KINDS.get(Path(name).suffix, "application/octet-stream"))
+        request.send_header("Content-Length", str(len(found or b"")))
+        for policy, value in (("Opener", "same-origin"), ("Embedder", "require-corp")):  # WebAssembly's threads need it
+            request.send_header(f"Cross-Origin-{policy}-Policy", value)
+        request.send_header("Cache-Control", "no-store" if name in self._given else "max-age=3600")
+        request.end_headers()
+        request.wfile.write(found or b"")
+
+    def _content(self, name: str) -> bytes | None:
+        if not name:
+            return PAGE.encode()
+        if name in self._given:
+            return self._given[name]
+        if name == SCRIPT.name:
+            return SCRIPT.read_bytes()
+        file = self._dist / name
+        return file.read_bytes() if file.parent == self._dist and file.is_file() else None
+
+    def take(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """Keep what the page sends."""
+        _, secret, name = (*request.path.split("/"), "", "")[:3]
+        data = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if secrets.compare_digest(secret, self._secret):
+            self._taken[name] = data
+        request.send_response(204)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._http.shutdown()
+        self._http.server_close()
+
+
+error_text = _foreign.message

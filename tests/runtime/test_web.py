@@ -1,0 +1,121 @@
+"""onnxruntime-web in a real browser: what is special to it. Covers `runtime.backends.web`."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
+from subgraph.runtime import candidate
+from subgraph.runtime.backends import web
+from subgraph.runtime.worker import Worker
+from subgraph.storage import tensors
+from subgraph.system import hardware
+from tests.helpers import text_models, web_runtime
+
+pytestmark = pytest.mark.skipif(bool(web_runtime.lacking()), reason=web_runtime.lacking() or "it can be run")
+
+PATIENCE = 120.0  # seconds: a browser starts
+RELU = "g (float[3] x) => (float[3] y) { y = Relu(x) }"
+RESHAPE = "g (float[3] x, int64[2] s) => (float[m, n] y) { y = Reshape(x, s) }"
+X = np.array([-1.0, 0.5, np.nan], np.float32)
+
+
+def model(folder: Path, text: str) -> Path:
+    path = folder / f"{abs(hash(text))}.onnx"
+    path.write_bytes(text_models.model(text).SerializeToString())
+    return path
+
+
+def run(worker: Worker, folder: Path, **feeds: Any) -> Any:
+    records = [tensors.save(n, v, tensors.type_of(v), folder, f"in-{n}") for n, v in feeds.items()]
+    (record,) = worker.run("m", folder, {"y": "out"}, records).tensors
+    return tensors.load(record, folder)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with Worker("web", timeout=PATIENCE) as it:
+        yield it
+
+
+def browsers() -> list[psutil.Process]:
+    """The browser's processes that this one has started, through a worker."""
+    return [p for p in psutil.Process().children(recursive=True) if "chrom" in p.name()]
+
+
+def test_one_page_serves_all_pieces_and_an_error_ends_none(worker: Worker, tmp_path: Path) -> None:
+    worker.load("m", model(tmp_path, RELU), {})
+    np.testing.assert_array_equal(run(worker, tmp_path, x=X), np.maximum(X, 0))
+    first = {p.pid for p in browsers()}
+    with pytest.raises(Refused, match="NoSuchOperator"):
+        worker.load("m", model(tmp_path, RELU.replace("Relu", "NoSuchOperator")), {})
+    worker.load("m", model(tmp_path, RESHAPE), {})
+    with pytest.raises(ModelError, match="[Rr]eshape"):
+        run(worker, tmp_path, x=X, s=np.array([2, 2], np.int64))
+    assert run(worker, tmp_path, x=X, s=np.array([1, -1], np.int64)).shape == (1, 3)
+    assert first & {p.pid for p in browsers()}
+
+
+@pytest.mark.slow
+def test_a_page_that_crashes_is_a_crash_of_the_candidate(worker: Worker, tmp_path: Path) -> None:
+    worker.load("m", model(tmp_path, RELU), {})
+    for process in browsers():
+        if "--type=renderer" in process.cmdline():
+            process.kill()
+    with pytest.raises(WorkerDied, match="page crashed"):
+        run(worker, tmp_path, x=X)
+
+
+@pytest.mark.slow
+def test_webgpu_computes_on_a_renderer_in_software_and_says_so(worker: Worker, tmp_path: Path) -> None:
+    options = {"ep": "webgpu"}
+    assert hardware.has_gpu() or "renderer in software" in worker.about(options).caveat
+    worker.load("m", model(tmp_path, RELU.replace("Relu", "Exp")), options)
+    np.testing.assert_allclose(run(worker, tmp_path, x=X[:2].repeat(2)[:3]), np.exp(X[:2].repeat(2)[:3]), 1e-6)
+
+
+def test_what_cannot_be_had_is_told(worker: Worker, tmp_path: Path) -> None:
+    relu = model(tmp_path, RELU)
+    for options, words in (
+        ({"version": "../evil"}, "no version"),
+        ({"version": "1.2.0"}, "1.19"),
+        ({"browser": str(tmp_path / "none")}, "cannot be started"),
+    ):
+        with pytest.raises(BackendError, match=words):
+            worker.load("m", relu, options)
+
+
+def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(tmp_path: Path) -> None:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "ort.mjs").write_text("1")
+    (tmp_path / "secret.mjs").write_text("2")
+    server = web._Server(tmp_path / "dist")
+    try:
+        at = server.give([b"values"])[0]
+        for name, body in (("ort.mjs", b"1"), (at, b"values")):
+            assert urllib.request.urlopen(f"{server.address}/{name}").read() == body
+        for address in (
+            f"{server.address}/../secret.mjs", f"{server.address}/%2e%2e/secret.mjs", f"{server.address[:-1]}/ort.mjs",
+            f"{server.address.rpartition('/')[0]}/ort.mjs",
+        ):  # fmt: skip
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(address)
+    finally:
+        server.close()
+
+
+def test_a_release_is_an_option_and_is_asked_for() -> None:
+    for spec in ("web==1.24.3:ep=webgpu", "web:version=1.24.3,ep=webgpu"):
+        found = candidate.parse(spec)
+        assert (found.release, found.options) == ("1.24.3", {"version": "1.24.3", "ep": "webgpu"})
+        assert found.installation is None and "onnxruntime-web@1.24.3" in found.commands
+    other = found.of_release("1.25.0")
+    assert (other.release, other.options["version"]) == ("1.25.0", "1.25.0")
