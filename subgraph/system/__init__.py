@@ -53,6 +53,7 @@ if sys.platform == "win32":
         quote,
         read_at,
         read_nothing_ahead,
+        short_name,
         split,
         termination_interrupts,
     )
@@ -90,6 +91,7 @@ else:
         quote,
         read_at,
         read_nothing_ahead,
+        short_name,
         split,
         termination_interrupts,
     )
@@ -127,6 +129,7 @@ __all__ = [
     "quote",
     "read_at",
     "read_nothing_ahead",
+    "short_name",
     "split",
     "termination_interrupts",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 import os
 import select
@@ -40,6 +41,7 @@ CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
 WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
 SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
+MOST_BESIDE_A_SOCKET = 60  # bytes
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
@@ -580,6 +582,14 @@ def move(path: Path, to: Path) -> None:
 def link_folder(link: Path, folder: Path) -> None:
     """Have a folder also be found at another place."""
     link.symlink_to(folder, target_is_directory=True)
+
+
+@functools.cache
+def short_name(folder: str) -> str:
+    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for both."""
+    if sys.platform == "linux" and len(os.fsencode(folder)) > MOST_BESIDE_A_SOCKET:
+        return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"  # open as long as this process lives
+    return folder
 
 
 def cache_home() -> Path | None:

@@ -524,6 +524,11 @@ def link_folder(link: Path, folder: Path) -> None:
     _winapi.CreateJunction(str(folder), str(link))
 
 
+def short_name(folder: str) -> str:
+    """A folder by a name that leaves room for that of a socket in it: any."""
+    return folder
+
+
 def cache_home() -> Path | None:
     """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
     return _home("XDG_CACHE_HOME", "LOCALAPPDATA")

@@ -22,7 +22,7 @@ def test_each_backend_with_releases_names_its_package() -> None:
     assert named["opencv"] == "opencv-python-headless"
     with pytest.raises(UsageError, match="the releases of cmd are not known") as error:
         releases.package("cmd")
-    assert "those of mnn, opencv, openvino, ort, tract are" in error.value.hint
+    assert "those of mnn, opencv, openvino, ort, tract, web are" in error.value.hint
 
 
 def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:

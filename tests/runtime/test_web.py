@@ -58,7 +58,7 @@ def test_one_page_serves_all_pieces_and_an_error_ends_none(worker: Worker, tmp_p
     with pytest.raises(Refused, match="NoSuchOperator"):
         worker.load("m", model(tmp_path, RELU.replace("Relu", "NoSuchOperator")), {})
     worker.load("m", model(tmp_path, RESHAPE), {})
-    with pytest.raises(ModelError, match="[Rr]eshape"):
+    with pytest.raises(ModelError, match="eshape"):
         run(worker, tmp_path, x=X, s=np.array([2, 2], np.int64))
     assert run(worker, tmp_path, x=X, s=np.array([1, -1], np.int64)).shape == (1, 3)
     assert first & {p.pid for p in browsers()}

@@ -114,6 +114,15 @@ def test_a_command_without_input_has_none_and_its_own_exit_code() -> None:
         assert child.wait(SOON) == 7
 
 
+def test_a_long_folder_has_a_short_name(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["a_folder"] * 12)
+    folder.mkdir(parents=True)
+    short = system.short_name(str(folder))
+    Path(short, "file").write_text("in it")
+    assert (folder / "file").read_text() == "in it"
+    assert sys.platform != "linux" or len(short) < 60
+
+
 @pytest.mark.posix("what macOS lacks is taken from Linux")
 @pytest.mark.parametrize(
     ("limits", "code"),

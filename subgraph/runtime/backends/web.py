@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
 from subgraph.runtime.backends import _foreign
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.tensors import Value, np_dtype
-from subgraph.system import Lock, hardware
+from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
 
 MULTI = NPM = True
@@ -49,7 +48,6 @@ KINDS = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "applicat
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MINUTES = 10  # that npm may take
 TAKES_A_PAGE = 60_000  # milliseconds
-MAX_FOLDER = 60  # bytes
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
 
 
@@ -125,6 +123,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
     Raises:
         BackendError: no browser, no release, or an option means nothing to it. Refused: it does not accept the model.
+        WorkerDied: the page crashed.
     """
     _foreign.check_options("web", options, OPTIONS)
     inputs, outputs = _foreign.ports("web", model, TYPES)
@@ -166,12 +165,11 @@ class _Page:
         self.asked, self.spoilt = (release, browser, provider), False
         self.server = _Server(fetched(release))
         driver = _foreign.package("playwright.sync_api", "web")
-        os.environ["TMPDIR"] = _short(tempfile.gettempdir())  # the browser's own folders go with this process's
+        os.environ["TMPDIR"] = short_name(tempfile.gettempdir())  # the browser's own folders go with this process's
         self._driver: Any = driver.sync_playwright().start()
         self._browser: Any = self._launched(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
-        self._page.on("crash", lambda _: self._crashed())
         self._page.goto(f"{self.server.address}/", timeout=TAKES_A_PAGE)
         self._page.evaluate("at => import(at)", f"{self.server.address}/{SCRIPT.name}")
 
@@ -183,7 +181,7 @@ class _Page:
         if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
             if cls._last:
                 cls._last.close()
-            cls._last = None
+                cls._last = None
             cls._last = cls(*asked)
         return cls._last
 
@@ -192,14 +190,15 @@ class _Page:
 
         Behind any other error than onnxruntime's own the next model gets a new page: WebAssembly may have ended, a GPU
         be lost.
+
+        Raises:
+            WorkerDied: the page crashed.
         """
         try:
             said: dict[str, Any] = self._page.evaluate(f"request => self.subcut.{function}(request)", dict(request))
         except Exception as e:
             self.spoilt = True
-            if "closed" in str(e) or "crashed" in str(e).lower():
-                self._crashed()
-            raise ModelError(f"the browser: {_foreign.message(e)}") from e
+            raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}") from e
         self.spoilt |= STATUS not in said.get("error", STATUS)
         return said
 
@@ -224,21 +223,6 @@ class _Page:
             ]
             what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
             raise BackendError(what, "apt install chromium, or browser=PATH of Chromium, Chrome or Edge") from e
-
-    @staticmethod
-    def _crashed() -> None:
-        """End the process, whose end is a crash of the candidate: the session is gone."""
-        sys.stderr.write("the browser's page crashed\n")
-        sys.stderr.flush()
-        os._exit(1)
-
-
-@cache
-def _short(folder: str) -> str:
-    """A folder by a name that leaves room for that of a socket in it: Linux has 108 bytes for both."""
-    if len(os.fsencode(folder)) <= MAX_FOLDER or not Path("/proc/self/fd").is_dir():
-        return folder
-    return f"/proc/{os.getpid()}/fd/{os.open(folder, os.O_RDONLY)}"  # stays open as long as this process
 
 
 @cache
