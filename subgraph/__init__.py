@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         InputError,
         ModelError,
         NoRegion,
+        NotInstalled,
         OutOfMemory,
         OutOfTime,
         OutputError,
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 # Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little of it at a time.
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
-    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfMemory OutOfTime OutputError"
-    " Refused ResultExists SubcutError UnknownName Unreachable UsageError WorkerDied",
+    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion NotInstalled OutOfMemory OutOfTime"
+    " OutputError Refused ResultExists SubcutError UnknownName Unreachable UsageError WorkerDied",
     "graph.cut": "Cut cut",
     "graph.graph": "Graph",
     "graph.region": "Region",
@@ -92,6 +93,7 @@ __all__ = [
     "InputError",
     "ModelError",
     "NoRegion",
+    "NotInstalled",
     "OutOfMemory",
     "OutOfTime",
     "OutputError",

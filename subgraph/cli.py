@@ -6,6 +6,7 @@ command: `arrange` rewrites the words before typer reads them.
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import gc
@@ -94,7 +95,7 @@ class Group(HelpGroup):
             if not is_text(word):
                 raise UsageError(f"'{word}' is not UTF-8", "rename it; neither ONNX nor JSON can hold such a name")
         match [word for word in args if word not in FLAGS]:
-            case [first, second, *_] if second in COMMANDS and not {first, first[:1]} & {*COMMANDS, "-"}:
+            case [first, second, *_] if second in COMMANDS and not {first, first[:1]} & {*COMMANDS, "-", "help"}:
                 raise UsageError("the command comes first", f"subcut {second} {first}")
         return super().parse_args(ctx, arrange(args, set(COMMANDS)))
 
@@ -124,11 +125,12 @@ class Group(HelpGroup):
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
     """Move global options to the front; insert `cut` where the next word is not a command but looks like one of a cut.
+    `help COMMAND` is `COMMAND --help`.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
-    >>> arrange(["bisekt"], {"cut"})
-    ['bisekt']
+    >>> arrange(["bisekt"], {"cut"}), arrange(["help", "cut"], {"cut"})
+    (['bisekt'], ['cut', '--help'])
     """
     front: list[str] = []
     rest: list[str] = []
@@ -144,6 +146,8 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
             rest.append(word)
     first = rest[0] if rest else ""
     is_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
+    if first == "help":
+        return [*front, *rest[1:], "--help"]
     if (is_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
         rest.insert(0, "cut")
     return front + rest
@@ -349,6 +353,7 @@ def _exit(code: int) -> None:
     """End now: taking a large model's objects apart one by one would cost a tenth of the whole run."""
     if executors := sys.modules.get("subgraph.runtime.executors"):
         executors.close()
+    atexit._run_exitfuncs()  # temporary folders are removed
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it was closed
             stream.flush()

@@ -12,6 +12,7 @@ SubcutError                 exit code
 │   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
 │   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
+│   ├── NotInstalled        4   the package of a runtime is not there
 │   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
 │   └── OutOfTime           5   the time that the user gave is used up
@@ -109,6 +110,10 @@ class BackendError(SubcutError):
     """A runtime cannot be used at all."""
 
     exit_code = 4
+
+
+class NotInstalled(BackendError):
+    """The package of a runtime is not there."""
 
 
 class Unreachable(BackendError):

@@ -15,6 +15,22 @@ def versions() -> dict[str, str]:
     }  # fmt: skip
 
 
+def install(extra: str) -> str:
+    """The command that installs what an extra of subcut needs: `pip install 'openvino>=2026.4,<2027'`.
+
+    By the packages' own names: subcut is in no index, so `pip install 'subcut[openvino]'` would not find it.
+    """
+    import shlex
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        known = [line.partition(";") for line in requires("subcut") or ()]
+    except PackageNotFoundError:  # run from a clone that is not installed
+        known = []
+    names = [name.strip() for name, _, where in known if f'extra == "{extra}"' in where.replace("'", '"')]
+    return f"pip install {shlex.join(names or [extra])}"
+
+
 def _onnxruntime() -> tuple[str, str]:
     """The package of onnxruntime that runs, and its version: what the module says.
 

@@ -1,6 +1,6 @@
 """The command line as a user meets it: each test runs the real command in a folder of its own.
 
-Covers `cli`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump` and
+Covers `cli`, `__main__`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump` and
 `commands.completion`.
 """
 
@@ -148,7 +148,8 @@ def test_python_alone_repeats_the_result(here: Path) -> None:
         (("dmup",), "Did you mean 'dump'?"),
         (("pool1", "res2a_relu"), "usage: subcut [MODEL] --start A --end B; see `subcut --help`"),
         (("cut", "resnet50.onnx", "pool1", "prob"), "usage: subcut cut --start A --end B [OPTIONS] [MODEL]"),
-        (("resnet50.onnx",), "error: where to cut? name a first and a last node\n  subcut --start pool1 --end"),
+        (("resnet50.onnx",), "error: where to cut? name a first and a last node\n  subcut resnet50.onnx --start "),
+        (("resnet50.onnx",), " --end prob; find a fault: subcut bisect resnet50.onnx -c CANDIDATE; look into it: "),
         (("resnet5.onnx", *EDGE), "error: no file resnet5.onnx\n  did you mean 'resnet50.onnx'?"),
         (("resnet50.onn", *EDGE), "error: no file resnet50.onn\n  did you mean 'resnet50.onnx'?"),
         (("x" * 300, *EDGE), "No such command 'xxx"),
@@ -777,6 +778,24 @@ def test_tab_ends_quietly_when_the_shell_stops_reading(tmp_path: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tab_completes_candidates_and_criteria(here: Path) -> None:
+    (here / "my_board.py").write_text("")
+    (here / "subcut.toml").write_text('[candidates.mybox]\nspec = "ort"\n')
+    assert tab("subcut bisect -c my", here) == ["mybox", "my_board.py"]
+    assert tab("subcut bisect -c ort", here) == ["ort"]
+    assert tab("subcut compare --criterion no", here) == ["noise"]
+
+
+def test_help_as_a_command(here: Path) -> None:
+    assert subcut("help", cwd=here).out == subcut("--help", cwd=here).out
+    assert subcut("help", "cut", cwd=here).out == subcut("cut", "--help", cwd=here).out
+
+
+def test_python_m_subgraph_is_subcut(here: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "subgraph", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("subcut ")
 
 
 def test_tab_completes_commands_and_options(here: Path) -> None:

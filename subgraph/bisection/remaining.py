@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from subgraph.search import Purpose, QueryKind, Step
 from subgraph.search.predicate import RegionOutcome
+from subgraph.text import count
 
 # Times the search's own estimate, which is that of one guilty node. Of 220 simulated searches (several culprits,
 # accumulated errors, flaky candidates among them) 88 % ended within the upper end of the first estimate.
@@ -25,7 +26,7 @@ class Remaining:
         size: number of nodes in question.
         left: how many of them the failing regions found so far hold; all while no region has failed.
         steps: number of steps. least, most: runs still to come.
-        seconds, runs: what the runs so far took on the wall clock, stored ones apart.
+        seconds, runs: what the runs so far took on the wall clock; stored ones what they took when they ran.
     """
 
     size: int
@@ -49,14 +50,21 @@ class Remaining:
         """
         now = time.monotonic()
         if step.answer.verdict is None or not step.answer.verdict.stored:
-            self.seconds, self.runs = self.seconds + now - self._begin, self.runs + 1
+            self._took(now - self._begin)
+        elif step.answer.seconds:
+            self._took(step.answer.seconds)
         self._begin = now
         self.steps += 1
         if step.query.kind in (QueryKind.ISOLATED, QueryKind.REST) and step.outcome is RegionOutcome.FAIL:
             self._narrow(frozenset(nodes))
+        self.least = self.most = step.estimated_runs
+        if step.only_repeats:
+            return
         self._total = self._total or self.steps + MAX_TIMES * step.estimated_runs
-        self.least = step.estimated_runs
         self.most = max(self._total - self.steps, MAX_TIMES * step.estimated_runs) if step.estimated_runs else 0
+
+    def _took(self, seconds: float) -> None:
+        self.seconds, self.runs = self.seconds + seconds, self.runs + 1
 
     def _narrow(self, region: frozenset[Hashable]) -> None:
         """Keep the smallest failing regions."""
@@ -76,10 +84,13 @@ class Remaining:
 
     @property
     def estimate(self) -> str:
-        """`about 9 to 63 more runs (0.5 s to 3 s)`; "" where nothing can be said."""
+        """`about 9 to 63 more runs (0.5 s to 3 s)`; `at most 5 more runs of the whole (2 s)` while it agrees; "" where
+        nothing can be said."""
         if not self.most:
             return ""
         low, high = (self.seconds / max(self.runs, 1) * n for n in (self.least, self.most))
+        if self.least == self.most:
+            return f"at most {count(self.most, 'more run')} of the whole ({_seconds(high)})"
         return f"about {self.least} to {self.most} more runs ({_seconds(low)} to {_seconds(high)})"
 
 

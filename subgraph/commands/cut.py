@@ -17,6 +17,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, family_of
+from subgraph.system import quote
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
@@ -78,10 +79,10 @@ def cut(
       subcut --start stem/pad --end stem/pool --dry-run
       subcut -s block1/conv1 -e block1/add --format bin --dtype float16
     """
-    if not start and not end:
-        raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     asked = Asked(project.load(), model, weights, inputs, runtime=runtime, result=replace(result, output=output))
     model_path = asked.model_path
+    if not start and not end:
+        raise UsageError("where to cut? name a first and a last node", _what_next(load(model_path), model))
     as_caffe = _as_caffe(as_form, asked) if as_form else ()
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
@@ -128,6 +129,14 @@ def cut(
             if dry_run:
                 return _plan(graph, request, place)
             return _result(write_case.extract(graph, request, place, reference, feeding))
+
+
+def _what_next(graph: Graph, model: str | None) -> str:
+    """Commands for this model: a cut from its own first to its own last node, and what else can be done with it."""
+    file = f" {quote(clean(model))}" if model else ""
+    ends = [quote(clean(graph.label(i))) for i in (0, len(graph.nodes) - 1)] if graph.nodes else ["A", "B"]
+    others = f"find a fault: subcut bisect{file} -c CANDIDATE; look into it: subcut inspect{file}, subcut view{file}"
+    return f"subcut{file} --start {ends[0]} --end {ends[1]}; {others}"
 
 
 def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:

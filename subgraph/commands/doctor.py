@@ -7,13 +7,13 @@ import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph import plugins, project, system
 from subgraph.commands import Result
 from subgraph.documents import to_json
-from subgraph.errors import SubcutError
+from subgraph.errors import NotInstalled, SubcutError
 from subgraph.runtime import candidate, devices
 from subgraph.runtime.reference import PLAIN
 from subgraph.system import WEAKER
@@ -21,16 +21,22 @@ from subgraph.text import clean
 from subgraph.version import versions
 
 IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
+ABSENT, LACKS, FAILS = "not installed", "not here", "fails"  # the package, the device, or it does not start
 
 
 @dataclass(frozen=True)
 class BackendRow:
-    """A backend, or a candidate of the project file. `says`: its version and caveat, or what it lacks."""
+    """A backend, a device, or a candidate of the project file.
+
+    Attributes:
+        state: what of it works. says: its version and caveat, or what it lacks.
+    """
 
     name: str
     usable: bool
     version: str
     says: str
+    state: str = "ok"
 
 
 def doctor() -> Result:
@@ -47,12 +53,12 @@ def doctor() -> Result:
     rows += [*(_device(name, backends) for name in devices.names()), *_project_candidates()]
     own = versions()
     runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
-    width = max(len(clean(row.name)) for row in rows)
+    width, states = max(len(clean(row.name)) for row in rows), max(len(row.state) for row in rows)
     lines = [
         f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}, {runtime}"
     ]
     lines += [f"on this system: {text}" for text in WEAKER]
-    lines += [f"{clean(r.name):<{width}}  {'ok' if r.usable else 'fails'}  {clean(r.says)}".rstrip() for r in rows]
+    lines += [f"{clean(r.name):<{width}}  {r.state:<{states}}  {clean(r.says)}".rstrip() for r in rows]
     document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
     return Result(document, "\n".join(lines), code)
 
@@ -65,7 +71,7 @@ def _start(name: str) -> BackendRow:
         with Worker(name, timeout=IMPORT_TIMEOUT) as worker:
             about = worker.about({})
     except SubcutError as e:
-        return BackendRow(name, False, "", _what_and_hint(e))
+        return BackendRow(name, False, "", _what_and_hint(e), ABSENT if isinstance(e, NotInstalled) else FAILS)
     return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
 
 
@@ -73,10 +79,10 @@ def _device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     """What a device lacks here; nothing is installed, nor started."""
     found, environment = devices.device(name), candidate.parse(name).installation
     if lacks := found.missing():
-        return BackendRow(name, False, "", lacks)
+        return BackendRow(name, False, "", lacks, LACKS)
     package = environment.requirements[0] if environment else found.spec.partition(":")[0]
     if environment is None and package in backends and not backends[package].usable:
-        return BackendRow(name, False, "", backends[package].says)
+        return replace(backends[package], name=name)
     ready = environment is None or environment.is_ready
     said = f"by {package}" if ready else f"{package} is installed when it is first used"
     instead = found.emulated()
@@ -88,19 +94,20 @@ def _project_candidates() -> list[BackendRow]:
     try:
         settings = project.load()
     except SubcutError as e:
-        return [BackendRow("project file", False, "", _what_and_hint(e))]
+        return [BackendRow("project file", False, "", _what_and_hint(e), FAILS)]
     rows = []
     for name in settings.values.get("candidates", {}):
         try:
             parsed = candidate.parse(name, settings)
         except SubcutError as e:
-            rows.append(BackendRow(name, False, "", _what_and_hint(e)))
+            rows.append(BackendRow(name, False, "", _what_and_hint(e), FAILS))
             continue
         folder = str(parsed.options.get("folder", ""))
         programs = [system.split(command)[0] for command in parsed.commands] if parsed.runs_commands else []
         lacking = [program for program in programs if not _is_executable(program, folder)]
         problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
-        rows.append(BackendRow(name, not lacking, "", problem if lacking else parsed.backend))
+        says, state = (problem, FAILS) if lacking else (parsed.backend, "ok")
+        rows.append(BackendRow(name, not lacking, "", says, state))
     return rows
 
 

@@ -20,6 +20,7 @@ from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, between, of_nodes
 from subgraph.text import clean, count, nearest
+from subgraph.version import install
 
 if TYPE_CHECKING:
     from subgraph.drawing.layout import Drawer
@@ -280,7 +281,7 @@ def _png(text: str) -> bytes:
     try:
         import resvg_py
     except ImportError as e:
-        raise UsageError("a .png needs the library resvg-py", "pip install 'subcut[png]', or write a .svg") from e
+        raise UsageError("a .png needs the library resvg-py", f"{install('png')}, or write a .svg") from e
     text, longest = flattened(text)
     return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"))
 

@@ -16,11 +16,12 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from subgraph import project
+from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError
 from subgraph.storage.file_kinds import Family, family_of
@@ -108,6 +109,25 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
+def complete_candidates(incomplete: str) -> list[str]:
+    """Backends, devices, candidates of the project file, and Python files, for TAB."""
+    from subgraph.runtime import devices
+
+    try:
+        own = project.load().values.get("candidates", {})
+    except SubcutError:
+        own = {}
+    folder = incomplete.rpartition("/")[0]
+    files = [f"{folder}/{path.name}" if folder else path.name for path in Path(folder).glob("*.py")]
+    names = [*plugins.names("backends"), "cmd:", *devices.names(), *own, *sorted(files)]
+    return [name for name in names if name.startswith(incomplete) and clean(name) == name]
+
+
+def complete_criteria(incomplete: str) -> list[str]:
+    """Criteria, for TAB."""
+    return [name for name in plugins.names("criteria") if name.startswith(incomplete)]
+
+
 Text: TypeAlias = str | None
 Texts: TypeAlias = list[str] | None
 Number: TypeAlias = int | None
@@ -158,6 +178,7 @@ CandidateSpec = Annotated[
         "--candidate -c",
         "SPEC",
         "The runtime in doubt: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name in subcut.toml.",
+        complete_candidates,
     ),
 ]
 CsvFile = Annotated[Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")]
@@ -219,7 +240,9 @@ class CriterionOptions:
 
     criterion: Annotated[
         Text,
-        option("--criterion", "RULE", "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"),
+        option(
+            "--criterion", "RULE", "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …", complete_criteria
+        ),
     ] = None
     rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = None
     atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None

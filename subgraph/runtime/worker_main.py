@@ -22,7 +22,16 @@ from typing import Any
 
 from subgraph import plugins, system
 from subgraph.documents import from_json, to_json
-from subgraph.errors import BackendError, InputError, ModelError, OutOfMemory, OutputError, Refused, SubcutError
+from subgraph.errors import (
+    BackendError,
+    InputError,
+    ModelError,
+    OutOfMemory,
+    OutputError,
+    Refused,
+    SubcutError,
+    UsageError,
+)
 from subgraph.plugins import HOME
 from subgraph.precision import Precision
 from subgraph.runtime import command_line
@@ -37,6 +46,7 @@ def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
     requests, replies = _take_pipes()
     system.adopt_orphans()
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report, and leave a file `.ses` in $TMPDIR
     _restore_import_path()
     _use_scratch(os.environ.pop(SCRATCH, ""))
     server = Server(sys.argv[1])
@@ -170,13 +180,16 @@ class Server:
         """The backend's module.
 
         Raises:
-            BackendError: it cannot be imported. UnknownName, UsageError: there is none.
+            BackendError: it cannot be imported. UnknownName, UsageError: there is none, or it has no `load`.
         """
         if self._module is None:
             try:
-                self._module = plugins.load("backends", self.backend)
+                module = plugins.load("backends", self.backend)
             except ImportError as e:
                 raise BackendError(f"backend {self.backend} cannot be imported: {e}", "subcut doctor") from e
+            if not callable(getattr(module, "load", None)):
+                raise UsageError(f"{self.backend} has no function load(model, options)", "it returns run(feeds)")
+            self._module = module
         return self._module
 
     @contextlib.contextmanager
@@ -235,9 +248,7 @@ class Server:
         Raises:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
         """
-        build = getattr(self.module, "load", None)
-        if not callable(build):
-            raise BackendError(f"{self.backend} has no function load(model, options)", "it returns run(feeds)")
+        build = self.module.load
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
         with self._of_backend(Refused, "refuses the model"):

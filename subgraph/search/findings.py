@@ -37,7 +37,7 @@ class Step:
     Attributes:
         outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
             that fails and explains little is MINOR.
-        estimated_runs: number of runs to come.
+        estimated_runs: number of runs to come. only_repeats: they are of the whole, which agreed so far.
 
     >>> import subgraph
     >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
@@ -51,6 +51,7 @@ class Step:
     answer: Answer
     outcome: RegionOutcome
     estimated_runs: int
+    only_repeats: bool = False
 
     @property
     def items(self) -> Items:

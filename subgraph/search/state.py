@@ -126,7 +126,7 @@ class SearchState:
         proven: regions that are culprits whatever share they have, and why.
         any_failure: a region that fails at all counts as failing, whatever it explains.
         first: the repetition that counts as the first. repeats: how often a region must pass to count as passed.
-        estimated_runs: as in `Step`, for the next steps.
+        estimated_runs, only_repeats: as in `Step`, for the next steps.
         suspect: the smallest region that failed since the last culprit.
         agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is one.
         notes: as in `Findings`.
@@ -147,6 +147,7 @@ class SearchState:
     first: int = 0
     repeats: int = 1
     estimated_runs: int = 0
+    only_repeats: bool = False
     suspect: Items = ()
     weights: list[float] = field(default_factory=list)
     notes: list[tuple[str, Items]] = field(default_factory=list)
@@ -211,7 +212,7 @@ class SearchState:
     def _new_steps(self) -> Iterator[Step]:
         for purpose, query, answer, outcome in self._unreported:
             self._steps += 1
-            yield Step(self._steps, purpose, query, answer, outcome, self.estimated_runs)
+            yield Step(self._steps, purpose, query, answer, outcome, self.estimated_runs, self.only_repeats)
         self._unreported.clear()
 
     def ask(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:

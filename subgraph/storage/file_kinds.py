@@ -21,7 +21,7 @@ _CONVERT = "subcut convert FILE -o model.onnx"  # which says what it installs fo
 _CONVERT_FOLDER = "subcut convert FOLDER -o model.onnx"
 _TEXT_GRAPH = "save the graph as a binary .pb (tf.io.write_graph with as_text=False): subcut convert reads that"
 
-_TFLITE = "name it as the model: subcut reads it (pip install 'subcut[tflite]')"
+_TFLITE = "name it as the model: subcut reads it (pip install ai-edge-litert)"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 _TORCH_SCRIPT = "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"

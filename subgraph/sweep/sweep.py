@@ -194,12 +194,12 @@ def open_sweep(
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
-        tests = collect(store).chosen(only)
         plain, *runtimes = [
             Runtime(c, stack.enter_context(open_workers(c)), store)
             for c in (plain_onnxruntime(RUN_TIMEOUT), *candidates)
         ]
         for runtime in (plain, *runtimes):
-            log.debug("%s %s", runtime.candidate.name, runtime.about.version)
+            log.debug("%s %s", runtime.candidate.name, runtime.about.version)  # one that cannot start ends it here
+        tests = collect(store).chosen(only)
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
         yield Sweep(tests, runtimes, expected, scratch, tuple(only))

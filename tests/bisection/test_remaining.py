@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from fixtures.scenarios import Candidate
 from fixtures.scenarios.families import scenario
 from subgraph.bisection.remaining import Remaining
-from subgraph.search import FindingKind, Findings, Settings, Step, search
+from subgraph.search import Answer, FindingKind, Findings, Query, Settings, Step, search
+from subgraph.verdict import Status, Verdict
 
 
 def watched(family: str, seed: int) -> tuple[Findings, list[tuple[Step, Remaining]]]:
@@ -49,3 +52,19 @@ def test_the_estimate_is_a_range_of_runs_and_of_time() -> None:
     remaining = Remaining(27, steps=1, least=9, most=63, seconds=2.0, runs=4)
     assert remaining.estimate == "about 9 to 63 more runs (4.5 s to 32 s)"
     assert Remaining(27).estimate == ""
+    assert Remaining(27, steps=1, least=5, most=5, seconds=2.0, runs=4).estimate == (
+        "at most 5 more runs of the whole (2.5 s)"
+    )
+
+
+def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_what_they_cost() -> None:
+    def ask(queries: Sequence[Query]) -> list[Answer]:
+        verdict = Verdict(Status.AGREE, stored=True)
+        return [Answer(Status.AGREE, seconds=2.0, verdict=verdict) for _ in queries]
+
+    remaining, estimates = Remaining(27), []
+    for step in search([[k - 1] if k else [] for k in range(27)], SimpleNamespace(ask=ask), Settings()):
+        remaining.add(step, step.items)
+        estimates.append(remaining.estimate)
+    wanted = [f"at most {n} of the whole ({2 * k:g} s)" for n, k in (("4 more runs", 4), ("3 more runs", 3))]
+    assert estimates[:2] == wanted and estimates[-1] == ""

@@ -706,6 +706,9 @@ def test_doctor(here: Path) -> None:
         "soft": True,
         "odd": False,
     }
+    states = {row["name"]: row["state"] for row in found["backends"]}
+    assert states["gone"] == "fails" and states["ort"] == "ok"
+    assert usable["torch"] or states["torch"] == "not installed"
     for device in devices.names():  # whether it is there depends on the machine
         del usable[device]
     assert {row["name"]: row["usable"] for row in found["backends"] if row["name"] not in devices.names()} == usable

@@ -30,7 +30,7 @@ KINDS = [
         "Caffe model",
         "with its other half",
     ),
-    ("m.tflite", b"\x20\x00\x00\x00TFL3\x14\x00", "TensorFlow Lite", "subcut[tflite]"),
+    ("m.tflite", b"\x20\x00\x00\x00TFL3\x14\x00", "TensorFlow Lite", "ai-edge-litert"),
     ("m.pt", b"\x80\x02ctorch._utils\n_rebuild_tensor", "PyTorch", "torch.onnx.export"),
     ("m.safetensors", struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[2]}}', ".safetensors", "its code"),
     ("m.engine", b"ftrt\xf0\x00\x00\x00", "TensorRT engine", "built from"),

@@ -20,7 +20,9 @@ LARGEST_FP16 = 65504.0
 ZERO_IN_FP16 = 2.0**-25  # magnitudes up to here round to zero: half of the smallest float16
 SMALLEST_NORMAL = 2.0**-126  # of float32; smaller magnitudes above zero are denormal
 PIECE = 1 << 20  # elements read at a time
+Counts = tuple[int, int, int, int, float, int, int]  # the fields of `Numbers` from `nonzero` on
 WIDER_THAN_FP16 = frozenset(("float32", "float64", "bfloat16"))
+FLOATS = WIDER_THAN_FP16 | {"float16"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Numbers:
         nonzero: number of elements that are finite and not zero.
         over, lost, denormal: number of those beyond `LARGEST_FP16`, zero in float16, denormal in float32.
         largest: magnitude of the largest finite element.
+        nan, infinite: number of those.
     """
 
     name: str
@@ -42,10 +45,12 @@ class Numbers:
     lost: int = 0
     denormal: int = 0
     largest: float = 0.0
+    nan: int = 0
+    infinite: int = 0
 
 
 def numbers_of(scope: Scope) -> Iterator[Numbers]:
-    """The constants of a scope whose type is wider than float16: initializers, Constant and ConstantOfShape."""
+    """The constants of a scope that are floats: initializers, Constant and ConstantOfShape."""
     graph = scope.graph
     tensors = [(t.name, t) for t in scope.weights.values()]
     tensors += [(s.values.name, s.values) for s in getattr(scope.proto, "sparse_initializer", ())]
@@ -56,7 +61,7 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
     ]
     for name, tensor in tensors:
         dtype, readers = dtypes.name_of(tensor.data_type), tuple(scope.readers.get(name, ()))
-        if dtype in WIDER_THAN_FP16 and readers and (counts := _count(tensor, graph)):
+        if dtype in FLOATS and readers and (counts := _count(tensor, graph)):
             yield Numbers(name, dtype, readers, *counts)
 
 
@@ -73,25 +78,26 @@ def _value(node: LintNode) -> protobuf.TensorProto | None:
     return None
 
 
-def _count(tensor: protobuf.TensorProto, graph: Graph) -> tuple[int, int, int, int, float] | None:
-    """(nonzero, over, lost, denormal, largest) of a tensor; None if it cannot be read."""
+def _count(tensor: protobuf.TensorProto, graph: Graph) -> Counts | None:
+    """Of a tensor; None if it cannot be read."""
     try:
         pieces = [_count_piece(values) for values in protobuf.pieces(tensor, graph.path, PIECE)]
     except UNREADABLE:
         return None
-    nonzero, over, lost, denormal, largest = zip(*pieces, strict=True) if pieces else ((), (), (), (), ())
-    return sum(nonzero), sum(over), sum(lost), sum(denormal), max(largest, default=0.0)
+    nonzero, over, lost, denormal, largest, nan, infinite = zip(*pieces, strict=True) if pieces else [()] * 7
+    return sum(nonzero), sum(over), sum(lost), sum(denormal), max(largest, default=0.0), sum(nan), sum(infinite)
 
 
-def _count_piece(values: Array) -> tuple[int, int, int, int, float]:
+def _count_piece(values: Array) -> Counts:
     wide = values if values.dtype.kind == "f" and values.dtype.itemsize > 2 else values.astype(np.float32)
     size = np.abs(wide)
-    largest = float(size.max(initial=0))
+    largest, nan, infinite = float(size.max(initial=0)), 0, 0
     if not np.isfinite(largest):  # elements that are infinite or NaN already are not the fault of a conversion
+        nan, infinite = int(np.isnan(size).sum()), int(np.isinf(size).sum())
         size = size[np.isfinite(size)]
         largest = float(size.max(initial=0))
     over = int(np.count_nonzero(size > LARGEST_FP16)) if largest > LARGEST_FP16 else 0
     small = size[size <= ZERO_IN_FP16]
     tiny = small[small > 0]
     denormal = int(np.count_nonzero(tiny < SMALLEST_NORMAL)) if values.dtype.itemsize == 4 else 0
-    return size.size - (small.size - tiny.size), over, tiny.size, denormal, largest
+    return size.size - (small.size - tiny.size), over, tiny.size, denormal, largest, nan, infinite

@@ -18,11 +18,11 @@ from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNWRITTEN
 from subgraph.storage.digest import file_digest
 from subgraph.system import memory
 from subgraph.text import clean
+from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
 MEMORY_SHARE = 0.5  # of the machine's memory, for the child
 SECONDS, PROCESSOR_SECONDS = 900, 600
-INSTALL = "pip install 'subcut[tflite]'"
 
 
 def to_onnx(path: Path) -> Path:
@@ -45,7 +45,8 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 
 def _run(direction: str, source: Path, target: Path, name: str) -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
-        raise UsageError(f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed", INSTALL)
+        what = f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed"
+        raise UsageError(what, install("tflite"))
     words = children.python("-m", "subgraph.origins.tflite.child", direction, source.resolve(), target.resolve())
     paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

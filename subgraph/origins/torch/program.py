@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-from subgraph.errors import BackendError, InputError
+from subgraph.errors import InputError, NotInstalled
 from subgraph.graph.graph import Graph
 from subgraph.origins.source import PREFIX, innermost_call, node_metadata
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
@@ -33,12 +33,12 @@ def torch() -> Any:
     """The user's PyTorch.
 
     Raises:
-        BackendError: it is not installed.
+        NotInstalled: it is not there.
     """
     try:
         import torch
     except ImportError as e:
-        raise BackendError("PyTorch is not installed", "pip install torch, in the environment of your module") from e
+        raise NotInstalled("PyTorch is not installed", "pip install torch, in the environment of your module") from e
     return torch
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
 from subgraph.graph import protobuf
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, np_dtype
+from subgraph.version import install
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -42,15 +43,14 @@ def package(module: str, extra: str) -> ModuleType:
     """The runtime's module.
 
     Raises:
-        BackendError: it is not installed, or does not load here.
+        NotInstalled: it is not there. BackendError: it does not load here.
     """
     try:
         return import_module(module)
     except ImportError as e:
         if util.find_spec(module.partition(".")[0]) is None:
-            raise BackendError(f"{extra} is not installed", f"pip install 'subcut[{extra}]'") from e
-        hint = f"pip install --force-reinstall 'subcut[{extra}]'"
-        raise BackendError(f"{extra} cannot be loaded: {e}", hint) from e
+            raise NotInstalled(f"{extra} is not installed", install(extra)) from e
+        raise BackendError(f"{extra} cannot be loaded: {e}", f"{install(extra)} --force-reinstall") from e
 
 
 def check_options(backend: str, options: Mapping[str, Any], allowed: Mapping[str, Collection[str]]) -> None:

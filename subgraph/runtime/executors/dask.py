@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from subgraph.errors import BackendError
+from subgraph.errors import BackendError, NotInstalled
 from subgraph.text import clean
+from subgraph.version import install
 
 log = logging.getLogger("subcut")
 
@@ -23,7 +24,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
         from distributed import Client
         from distributed.cfexecutor import ClientExecutor
     except ImportError as e:
-        raise BackendError("Dask is not installed", "pip install 'subcut[dask]'") from e
+        raise NotInstalled("Dask is not installed", install("dask")) from e
 
     class DaskExecutor(ClientExecutor):  # type: ignore[misc]
         """A client that ends with its executor; tasks that run are not waited for."""

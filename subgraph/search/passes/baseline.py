@@ -24,11 +24,23 @@ FLAKY_RUNS = 8  # once the whole is known to be flaky
 def baseline(state: SearchState) -> Search[None]:
     """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
-    while len(answers) < _runs_needed(answers, RUNS if state.settings.steady else state.settings.repeat):
+    repeat, of_search = RUNS if state.settings.steady else state.settings.repeat, state.estimated_runs
+    looks_further = state.settings.inside or state.settings.within is not None
+    while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE
         answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])
         state.whole = summed(answers)
         state.signature = state.whole.signature
+        state.only_repeats = state.whole.agrees and not looks_further
+        state.estimated_runs = _repeats_left(answers, repeat) if state.only_repeats else of_search
+
+
+def _repeats_left(answers: Sequence[Answer], repeat: int | None) -> int:
+    """How often the whole is run again at most, if it agrees each time and takes as long as the last time."""
+    runs = list(answers)
+    while len(runs) < _runs_needed(runs, repeat):
+        runs.append(answers[-1])
+    return len(runs) - len(answers)
 
 
 def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
