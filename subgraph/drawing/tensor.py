@@ -1,12 +1,14 @@
 """Values of a tensor, of the reference and of a candidate → SVG: heat maps, histogram, scatter; and the worst elements.
 
 A cell of a map is a square whose side grows with what it stands for, so that nothing is told by colour alone; a cell
-with NaN or Inf is a cross. All is drawn from at most `CELLS` × `CELLS` squares, however large the tensor is.
-Complexity: a few passes over the values.
+with NaN or Inf is a cross. Reference and candidate have one scale, so that equal values are drawn alike; the difference
+has its own, and any difference is seen. All is drawn from at most `CELLS` × `CELLS` squares, however large the tensor
+is. Complexity: a few passes over the values.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-CELLS = 40  # squares of a map, along each side
-SIDE = 6.0  # pixels of a square; of a small map up to
-LARGEST = 16.0
+CELLS = 64  # squares of a map, along each side
+SHOWN = 112  # cells of `map_cells`, along each side
+LARGEST = 16.0  # pixels of a square at most
+MAP = 240.0  # pixels of a map's longer side at most
 WIDTH = 160.0  # pixels of a map at least, for its title
 LETTER = 6.8  # pixels of a letter's width
 BINS = 48  # of the histogram, and of the scatter along each side
@@ -107,16 +110,72 @@ def worst_plane(reference: Array, given: Array) -> int:
     return int(np.argmax(far.reshape(planes(reference.shape), -1).max(axis=1))) if far.size else 0
 
 
+def plane_errors(reference: Array, given: Array) -> list[float | str]:
+    """Per plane, its largest difference; "inf" where only one side is NaN or infinite."""
+    far = _difference(reference, given)
+    return [_plain(e) for e in far.reshape(planes(reference.shape), -1).max(axis=1)] if far.size else []
+
+
 def maps(reference: Array, given: Array | None = None, plane: int = 0) -> list[str]:
-    """Heat maps of one plane, each with its scale: the reference; with a candidate's values these and the difference.
+    """Heat maps of one plane: the reference; with a candidate's values these, at the same scale, and the difference at
+    its own.
 
     Filled squares are positive, empty ones negative.
     """
-    drawn = [_map("reference", _numbers(reference), plane)]
+    sides = {"reference": _plane(_numbers(reference), plane)}
     if given is not None:
-        drawn.append(_map("candidate", _numbers(given), plane))
-        drawn.append(_map("difference", _difference(reference, given), plane, bad=True))
+        sides["candidate"] = _plane(_numbers(given), plane)
+    scale = _scale(*sides.values())
+    drawn = [_map(title, matrix, scale) for title, matrix in sides.items()]
+    if given is not None:
+        far = _plane(_difference(reference, given), plane)
+        drawn.append(_map("difference", far, _scale(far), bad=True))
     return drawn
+
+
+@dataclass(frozen=True)
+class MapCells:
+    """A plane as numbers, in rows: float32, little-endian, in base64; NaN where an element is not finite.
+
+    Attributes:
+        shape: of the plane; rows, columns: of the cells, of which each stands for the element of largest magnitude in
+            its part of the plane; as many as elements, up to `SHOWN` each way.
+        scale: the largest finite magnitude on both sides; far: the largest difference.
+        difference: 0 only where all elements of the cell are equal, bit by bit but for the sign of 0 and NaN.
+        equal: elements of the plane that are.
+    """
+
+    shape: Sequence[int]
+    rows: int
+    columns: int
+    scale: float
+    reference: str
+    given: str | None = None
+    difference: str | None = None
+    far: float = 0.0
+    equal: int = 0
+
+
+def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> MapCells:
+    """One plane of both sides and their difference, for a page that paints it."""
+    matrix = _plane(_numbers(reference), plane)
+    if not matrix.size:
+        return MapCells(matrix.shape, 0, 0, 0.0, "")
+    cells = _cells(matrix)
+    if given is None:
+        return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _packed(cells))
+    other, far = _plane(_numbers(given), plane), _plane(_difference(reference, given), plane)
+    return MapCells(
+        matrix.shape,
+        len(cells),
+        len(cells[0]),
+        _scale(matrix, other),
+        _packed(cells),
+        _packed(_cells(other)),
+        _packed(_cells(far)),
+        _scale(far),
+        int((far == 0).sum()),
+    )
 
 
 def histogram(reference: Array, given: Array | None = None) -> str:
@@ -255,13 +314,39 @@ def _plane(values: Array, plane: int) -> Array:
     )
 
 
-def _reduced(matrix: Array) -> tuple[Array, Array]:
-    """(values, marks) in at most `CELLS` × `CELLS` cells: the value of largest magnitude; is one not finite?"""
+def _scale(*matrices: Array) -> float:
+    """The largest finite magnitude; 0 without any."""
+    import numpy as np
+
+    return max((float(abs(fine).max()) for m in matrices if (fine := m[np.isfinite(m)]).size), default=0.0)
+
+
+def _cells(matrix: Array) -> Array:
+    """`_reduced` to `SHOWN` each way, NaN where an element is not finite."""
+    import numpy as np
+
+    cells, odd = _reduced(matrix, SHOWN)
+    found: Array = np.where(odd, np.nan, cells)
+    return found
+
+
+def _packed(cells: Array) -> str:
+    """As float32, in which what is not 0 stays so."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        small = cells.astype("<f4")
+    small[(small == 0) & (cells != 0)] = np.finfo(np.float32).smallest_subnormal
+    return base64.b64encode(small.tobytes()).decode()
+
+
+def _reduced(matrix: Array, most: int = CELLS) -> tuple[Array, Array]:
+    """(values, marks) in at most `most` × `most` cells: the value of largest magnitude; is one not finite?"""
     import numpy as np
 
     odd = ~np.isfinite(matrix)
     fine = np.where(odd, 0.0, matrix)
-    rows, columns = (np.linspace(0, n, min(n, CELLS) + 1).astype(int)[:-1] for n in matrix.shape)
+    rows, columns = (np.linspace(0, n, min(n, most) + 1).astype(int)[:-1] for n in matrix.shape)
 
     def over(x: Array, how: Any) -> Array:
         found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)
@@ -283,30 +368,29 @@ def _short(number: float) -> str:
 # ---------------------------------------------------------------------------------------------------- SVG
 
 
-def _map(title: str, values: Array, plane: int, *, bad: bool = False) -> str:
-    """The map of a plane."""
-    matrix = _plane(values, plane)
+def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
+    """The map of a plane, whose squares are full at `scale`; `bad`: whatever is not 0 is seen."""
     if not matrix.size:
         return _svg(WIDTH, TOP, "heat map", [_text(LEFT, 14, f"{title}: no element")])
     cells, odd = _reduced(matrix)
-    scale = float(abs(cells).max())
-    square = min(LARGEST, PLOT / 2 / max(cells.shape)) if max(cells.shape) < CELLS / 2 else SIDE
+    square = min(LARGEST, max(3.0, MAP // max(cells.shape)))
     paths = {"bad" if bad else "one": "", "minus": "", "cross": ""}
     for i, row in enumerate(cells):
         for j, value in enumerate(row):
             x, y = LEFT + j * square, TOP + i * square
             if odd[i, j]:
-                paths["cross"] += (
-                    f"M{x:.1f} {y:.1f}l{square:.1f} {square:.1f}m0 {-square:.1f}l{-square:.1f} {square:.1f}"
-                )
-            elif (step := math.ceil((abs(float(value)) / (scale or 1.0) - UNSEEN) * STEPS)) > 0:
+                paths["cross"] += f"M{x:g} {y:g}l{square:g} {square:g}m0 {-square:g}l{-square:g} {square:g}"
+            elif (step := _step(float(value), scale, least=int(bad and value != 0))) > 0:
                 side = square * step / STEPS - (value < 0) * 0.8
                 at = (square - side) / 2
                 key = "minus" if value < 0 else "bad" if bad else "one"
-                paths[key] += f"M{x + at:.1f} {y + at:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
+                left, top, side = (f"{round(v, 1):g}" for v in (x + at, y + at, side))
+                paths[key] += f"M{left} {top}h{side}v{side}h-{side}z"
     height, width = (n * square for n in cells.shape)
     head = f"{title} {'×'.join(map(str, matrix.shape))}"
-    said = f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}"
+    equal = int((matrix == 0).sum())
+    full = f"{equal:,} of {matrix.size:,} equal; full square {_short(scale)}" if bad else f"full square {_short(scale)}"
+    said = f"{full}{'; ✕ NaN or Inf' if odd.any() else ''}"
     parts = [
         _text(LEFT, 14, head),
         f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}" height="{height + 2:.1f}"/>',
@@ -315,6 +399,11 @@ def _map(title: str, values: Array, plane: int, *, bad: bool = False) -> str:
     ]
     wide = LEFT + max(width + 4, LETTER * max(len(head), len(said)))
     return _svg(max(wide, WIDTH), TOP + height + BOTTOM, "heat map", parts)
+
+
+def _step(value: float, scale: float, least: int) -> int:
+    """The size of a square, 0 to `STEPS`."""
+    return max(least, math.ceil((abs(value) / (scale or 1.0) - UNSEEN) * STEPS))
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:

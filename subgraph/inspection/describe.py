@@ -7,7 +7,7 @@ is not to be run, declared and inferred types remain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -231,18 +231,19 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
     """
     selected = graph.select_all(selector)
     facts = _facts(graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding)
-    nodes = [
-        NodeDetails(
-            **vars(facts.node(i)),
-            attributes={str(a.name): summary.attribute_text(a) for a in graph.nodes[i].attribute},
-            doc_string=bytes(graph.nodes[i].doc_string).decode(errors="replace"),
-            metadata=node_metadata(graph, i),
-            inputs=[facts.entering(name) for name in graph.reads[i]],
-            outputs=[facts.leaving(name) for name in graph.makes[i]],
-        )
-        for i in selected
-    ]
-    return NodesDocument(**vars(facts.head("node")), selector=selector, nodes=nodes)
+    return NodesDocument(**vars(facts.head("node")), selector=selector, nodes=[facts.details(i) for i in selected])
+
+
+def node_descriptions(graph: Graph) -> Callable[[int], NodeDetails]:
+    """What tells of one node after the other, by index, without a run: types are inferred once, here.
+
+    Complexity: linear in the model; then, per node, in its neighbours and the weights that it reads.
+
+    Raises:
+        ModelError: as `infer_types`.
+    """
+    _ = graph.readers
+    return _Facts(graph, infer_types(graph), [], MeasuredTensors(), (), None).details
 
 
 def region_document(graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None) -> RegionDocument:
@@ -322,6 +323,17 @@ class _Facts:
     def node(self, i: int) -> NodeInfo:
         node, label = self.graph.nodes[i], self.graph.label(i)
         return NodeInfo(i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i))
+
+    def details(self, i: int) -> NodeDetails:
+        node = self.graph.nodes[i]
+        return NodeDetails(
+            **vars(self.node(i)),
+            attributes={str(a.name): summary.attribute_text(a) for a in node.attribute},
+            doc_string=bytes(node.doc_string).decode(errors="replace"),
+            metadata=node_metadata(self.graph, i),
+            inputs=[self.entering(name) for name in self.graph.reads[i]],
+            outputs=[self.leaving(name) for name in self.graph.makes[i]],
+        )
 
     def tensor(self, name: str) -> TensorInfo:
         """Type and shape as measured, else as inferred or declared."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RECORD = "the device's record"
 MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
+MAX_LISTED = 4096  # planes with their errors
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[Sho
 
 
 def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
-    """One of the values, as plain data with drawings as SVG: at most some 300 kB, however large the tensor is.
+    """One of the values, as plain data with drawings as SVG: at most some 600 kB, however large the tensor is.
 
     `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.
 
@@ -102,6 +103,8 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
             "reference": to_json(drawn.statistics(reference)),
             "given": None if given is None else to_json(drawn.statistics(given)),
         },
+        "errors": None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED],
+        "cells": to_json(drawn.map_cells(reference, given, shown)),
         "maps": drawn.maps(reference, given, shown),
         "histogram": drawn.histogram(reference, given),
         "scatter": None if given is None else drawn.scatter(reference, given),

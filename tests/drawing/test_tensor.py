@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -20,6 +21,15 @@ def paths(*drawings: str) -> dict[str, int]:
     elements = [e for svg in drawings for e in ET.fromstring(svg).iter()]
     found = [(e.get("class", ""), e.get("d", "")) for e in elements if e.tag.endswith("path")]
     return {kind: len(re.findall("M", d)) for kind, d in found}
+
+
+def squares(svg: str) -> dict[tuple[int, int], tuple[str, float]]:
+    """Row and column of each square → its kind and side; the map is 56×56, of 4 pixels each."""
+    found = {}
+    for e in ET.fromstring(svg).iter():
+        for x, y, side in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v", e.get("d", "")):
+            found[int((float(y) - 20) // 4), int((float(x) - 8) // 4)] = (e.get("class", ""), float(side))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -49,7 +59,36 @@ def test_where_the_difference_is() -> None:
     assert paths(tensor.maps(a, b, 5)[2]) == {"bad": 1}
     assert paths(*tensor.maps(a, b, 5)) == {"minus": 1, "bad": 1}
     (square,) = re.findall(r'class="bad" d="M([\d.]+) ([\d.]+)', tensor.maps(a, b, 5)[2])
-    assert [round((float(v) - at) / 12) for v, at in zip(square, (8, 20), strict=True)] == [5, 4]
+    assert [round((float(v) - at) / 16) for v, at in zip(square, (8, 20), strict=True)] == [5, 4]
+
+
+def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
+    """The candidate's one spike would make a map with its own scale paler everywhere else."""
+    a = RNG.standard_normal((1, 2, 56, 56)).astype(np.float32)
+    b = a.copy()
+    b[0, 1, 20, 30], b[0, 1, 5, 5] = 9 * abs(a).max(), np.nextafter(a[0, 1, 5, 5], np.float32(np.inf))
+    one, other, far = (squares(svg) for svg in tensor.maps(a, b, 1))
+    different = {(20, 30), (5, 5)}
+    assert far.keys() == different and far[20, 30] > far[5, 5]  # 56×56 are 56×56 squares
+    assert {k: v for k, v in one.items() if k not in different} == {
+        k: v for k, v in other.items() if k not in different
+    }
+    assert "3,134 of 3,136 equal" in tensor.maps(a, b, 1)[2]
+    cells = tensor.map_cells(a, b, 1)
+    given, reference, difference = (
+        np.frombuffer(base64.b64decode(text or ""), "<f4").reshape(56, 56)
+        for text in (cells.given, cells.reference, cells.difference)
+    )
+    assert cells.equal == 3134 and (given == b[0, 1]).all() and (reference == a[0, 1]).all()
+    assert {(int(i), int(j)) for i, j in np.argwhere(difference)} == different and cells.scale == 9 * abs(a).max()
+    assert tensor.plane_errors(a, b) == [0.0, cells.far]
+
+
+def test_a_difference_below_the_least_float32_is_one() -> None:
+    a, b = np.zeros((2, 2)), np.array([[0, 1e-300], [-0.0, np.nan]])
+    cells = tensor.map_cells(a, b)
+    found = np.frombuffer(base64.b64decode(cells.difference or ""), "<f4")
+    assert (found[0], found[2]) == (0, 0) and found[1] > 0 and np.isnan(found[3]) and cells.equal == 2
 
 
 def test_a_square_grows_with_its_value() -> None:
@@ -82,5 +121,5 @@ def test_a_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     drawn = tensor.maps(a, b)
     assert paths(*drawn[1:]) == {"one": 1, "bad": 1} and sum(map(len, drawn)) < 3000
     noise = RNG.standard_normal(a.shape).astype(np.float32)
-    assert sum(map(len, tensor.maps(noise, -noise))) < 200_000 and len(tensor.scatter(noise, -noise)) < 60_000
+    assert sum(map(len, tensor.maps(noise, -noise))) < 300_000 and len(tensor.scatter(noise, -noise)) < 60_000
     assert not math.isnan(tensor.statistics(noise).mean or 0)

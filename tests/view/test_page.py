@@ -34,6 +34,9 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 ).split()
 WAIT = 60_000  # milliseconds
+PIXELS = """kind => { const c = document.querySelector(`canvas[data-kind=${kind}]`);
+const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+return Array.from({ length: d.length / 4 }, (_, k) => [...d.slice(4 * k, 4 * k + 3)]); }"""
 LABELS = "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1))).json()).labels"
 
 
@@ -135,7 +138,7 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     assert "bit-identical" in tab.text("#result") and "subcut_out/stem_pad__stem_pool/" in tab.text("#result")
     tab.box("stem/pool").click()  # its value is in the cut: nothing runs
     page.click("#show-values")
-    page.wait_for_selector("#values svg.tensor")
+    page.wait_for_selector("#values canvas.map")
     assert "stored in stem_pad__stem_pool" in tab.text("#values") and page.locator("#progress").is_hidden()
     with page.expect_download() as waiting:
         page.click("#result a")
@@ -149,20 +152,31 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     page = tab.page
     tab.box("stem/pool").click()
     page.click("#show-values")
-    page.wait_for_selector("#values svg.tensor")
+    page.wait_for_selector("#values canvas.map")
     if page.locator("#anew").count():
         page.click("#anew")
-    page.wait_for_selector("#values svg.tensor >> nth=2")
+    page.wait_for_selector("#values canvas.map >> nth=2")
     said = tab.text("#values")
     assert "float32 1×8×8×8" in said and "wrong.py" in said and "Worst elements" in said
     assert page.locator("#worst tr").count() == 11
-    assert page.locator("#values svg path.bad").count() == 1
-    assert page.evaluate("getComputedStyle(document.querySelector('#values path.bad')).fill") == "rgb(179, 38, 30)"
-    page.fill("#plane", "7")
-    page.press("#plane", "Tab")
-    page.wait_for_function("() => document.querySelector('#plane').value === '7'")
+    assert page.locator("#values canvas.map").count() == 3
+    kinds = {kind: page.evaluate(PIXELS, kind) for kind in ("reference", "candidate", "difference")}
+    assert [len(pixels) for pixels in kinds.values()] == [64, 64, 64]  # 8×8, as they are
+    same = [a == b for a, b in zip(kinds["reference"], kinds["candidate"], strict=True)]
+    alike = [pixel == [205, 232, 216] for pixel in kinds["difference"]]
+    assert 0 < sum(alike) < 64 and all(s for s, a in zip(same, alike, strict=True) if a)  # one scale
+    assert f"{sum(alike)} of 64 values equal" in tab.text("#values")
+    page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
+    assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
+    errors = page.evaluate("[...document.querySelectorAll('#plane option')].map(o => o.textContent)")
+    numbers = [float(text.partition(" · ")[2].replace("equal", "0")) for text in errors]
+    assert numbers == sorted(numbers, reverse=True)
+    page.select_option("#sorting", "number")
+    page.wait_for_function("() => document.querySelector('#plane option').value === '0'")
+    page.select_option("#plane", "7")
+    page.wait_for_function("() => document.querySelector('#values').textContent.includes('of channel 7')")
     page.reload()
-    page.wait_for_selector("#values svg.tensor >> nth=2")
+    page.wait_for_selector("#values canvas.map >> nth=2")
     tab.box("stem/conv").click()
     page.focus("#stage")
     page.keyboard.press("v")
@@ -469,7 +483,7 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     tab = Tab(browser.new_page(), next(server))
     tab.box("stem/pool").click()
     tab.page.keyboard.press("v")
-    tab.page.wait_for_selector("#values svg.tensor >> nth=2")
+    tab.page.wait_for_selector("#values canvas.map >> nth=2")
     assert "wrong.py ran this piece alone" in tab.text("#values") and tab.page.locator("#worst tr").count() == 11
     tab.page.close()
     next(server, None)

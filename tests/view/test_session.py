@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -16,6 +17,8 @@ from subgraph import view
 from subgraph.commands.view import _model_of
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
+from subgraph.graph.shape_inference import infer_types
+from subgraph.inspection import describe
 from subgraph.search import QueryKind
 from subgraph.view.opened import open_model
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
@@ -221,3 +224,14 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkey
     assert _model_of({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx", "renamed"
     with pytest.raises(UsageError, match=r"no model here is the one of run: c\.onnx"):
         _model_of({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
+
+
+def test_types_are_inferred_once_however_many_nodes_are_looked_at(
+    session: ViewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 10,000 nodes it takes 0.3 s, which no click may take."""
+    infer = mock.Mock(side_effect=infer_types)
+    monkeypatch.setattr(describe, "infer_types", infer)
+    opened = ViewSession(session.opened, "m.onnx", session.options)
+    assert [opened.node(i)["outputs"][0]["shape"] for i in range(5)] == [[1, 3]] * 5
+    assert infer.call_count == 1

@@ -5,6 +5,73 @@ import { $, el } from "/panels.js";
 const picture = text => document.importNode(new DOMParser().parseFromString(text, "image/svg+xml").documentElement, true);
 const short = v => (typeof v === "number" ? String(Number(v.toPrecision(5))) : v ?? "–");
 
+// float32, little-endian, in base64 -> numbers.
+const numbers = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+
+const RAMP = { less: [[255, 255, 255], [243, 200, 120], [178, 94, 10], [94, 42, 0]], more: [[255, 255, 255], [150, 190, 232], [31, 95, 191], [8, 30, 84]],
+  far: [[255, 255, 255], [240, 170, 160], [190, 40, 30], [84, 6, 6]] };
+const EQUAL = [205, 232, 216], ODD = [255, 0, 200];
+
+// -1 … 1 -> a colour: white at 0, darker with magnitude; two hues for the signs.
+export function colour(part, ramp = part < 0 ? RAMP.less : RAMP.more) {
+  const at = Math.min(1, Math.abs(part)) * (ramp.length - 1), k = Math.min(ramp.length - 2, Math.floor(at));
+  return ramp[k].map((v, c) => Math.round(v + (at - k) * (ramp[k + 1][c] - v)));
+}
+
+const magnify = [1, 2, 4];
+let zoom = 0; // of the maps, kept from tensor to tensor
+
+// A map: cells painted one by one; hovering tells the place and both values; a click magnifies all maps.
+function map(title, cells, sides, kind) {
+  const { rows, columns, shape } = cells, values = sides[kind], scale = kind === "difference" ? cells.far : cells.scale;
+  const canvas = el("canvas", { width: columns, height: rows, class: "map", "data-kind": kind, role: "img", "aria-label": `${title}, ${shape.join("×")}, darkest ${short(scale)}` });
+  const paint = canvas.getContext("2d"), image = paint.createImageData(columns, rows);
+  values.forEach((v, k) => {
+    const rgb = isNaN(v) ? ODD : kind === "difference" ? (v === 0 ? EQUAL : colour(0.12 + 0.88 * v / (scale || 1), RAMP.far)) : colour(scale ? v / scale : 0);
+    image.data.set([...rgb, 255], 4 * k);
+  });
+  paint.putImageData(image, 0, 0);
+  const most = Math.max(rows, columns), wide = Math.max(1, Math.floor((most <= 26 ? 104 : 320) / most)) * magnify[zoom]; // small ones stand side by side
+  canvas.style.width = `${columns * wide}px`;
+  canvas.style.height = `${rows * wide}px`;
+  const place = e => { const r = canvas.getBoundingClientRect(); return [Math.floor((e.clientY - r.top) / r.height * rows), Math.floor((e.clientX - r.left) / r.width * columns)]; };
+  canvas.onmousemove = e => {
+    const [i, j] = place(e), k = i * columns + j, at = [i / rows * shape[0], j / columns * shape[1]].map(Math.floor);
+    if (values[k] === undefined) return;
+    const said = Object.entries(sides).map(([side, all]) => `${side} ${isNaN(all[k]) ? "NaN or Inf" : short(all[k])}`);
+    $("hover").textContent = `[${at.join(", ")}]${shape[0] > rows || shape[1] > columns ? " and beside it" : ""}  ${said.join("  ")}`;
+  };
+  canvas.onclick = () => { zoom = (zoom + 1) % magnify.length; $("maps").dispatchEvent(new Event("magnify")); };
+  const ends = kind === "difference" ? ["equal", "0", short(scale)] : [short(-scale), "0", short(scale)];
+  return el("figure", {}, el("figcaption", {}, title), el("div", { class: "scroll" }, canvas), el("div", { class: `ramp ${kind === "difference" ? "far" : ""}`, "aria-hidden": "true" }), el("div", { class: "ends" }, ...ends.map(text => el("span", {}, text))));
+}
+
+function maps(t, sides) {
+  const cells = t.cells, kinds = { reference: "reference", candidate: "given", difference: "difference" };
+  const arrays = Object.fromEntries(Object.entries(kinds).filter(([, key]) => cells[key]).map(([kind, key]) => [kind, numbers(cells[key])]));
+  const titles = { reference: "reference", candidate: sides[1]?.[0], difference: "difference, on a scale of its own" };
+  const total = cells.shape.reduce((a, b) => a * b, 1);
+  const drawn = el("div", { id: "maps" }), fill = () => drawn.replaceChildren(...Object.keys(arrays).map(kind => map(titles[kind], cells, arrays, kind)));
+  fill();
+  drawn.addEventListener("magnify", fill);
+  return [
+    el("p", {}, [`${cells.shape.join("×")}${t.planes > 1 ? ` of channel ${t.plane}` : ""}`, arrays.difference ? `${cells.equal.toLocaleString("en")} of ${total.toLocaleString("en")} values equal (green)` : "", cells.rows < cells.shape[0] || cells.columns < cells.shape[1] ? "each cell is the largest of several" : ""].filter(Boolean).join(" · ")),
+    drawn, el("p", { id: "hover", class: "note" }, "Hover for index and values; click to magnify."),
+  ];
+}
+
+let sorting = "error"; // of the channels
+
+function channels(t, choose) {
+  const errors = t.errors, names = Array.from({ length: Math.min(t.planes, 4096) }, (_, k) => k), size = k => (typeof errors[k] === "number" ? errors[k] : Infinity);
+  if (errors && sorting === "error") names.sort((a, b) => size(b) - size(a) || a - b);
+  const list = el("select", { id: "plane", onchange: e => choose(Number(e.target.value)) }, ...names.map(k => el("option", { value: k, selected: k === t.plane }, errors ? `${k} · ${errors[k] === 0 ? "equal" : short(errors[k])}` : k)));
+  if (!errors) return el("label", {}, `Channel, of ${t.planes} `, list);
+  const wrong = errors.filter(e => e !== 0).length;
+  return el("div", {}, el("label", {}, `Channel, ${wrong} of ${t.planes} differ `, list),
+    el("label", {}, "sorted by ", el("select", { id: "sorting", onchange: e => { sorting = e.target.value; choose(t.plane); } }, ...["error", "number"].map(word => el("option", { selected: word === sorting }, word)))));
+}
+
 // `ask(pair, plane)` → the server's answer; null planes: the server chooses the one that differs most. `anew`: runs the
 // models, where the values are stored ones. Returns false where there are no values.
 export async function showValues(ask, anew = null, pair = 0, plane = null) {
@@ -24,8 +91,10 @@ export async function showValues(ask, anew = null, pair = 0, plane = null) {
     ...t.notes.map(note => el("p", { class: "note" }, note)),
     t.stored ? el("button", { id: "anew", type: "button", onclick: anew, title: "Run the reference and the chosen candidate on the chosen inputs" }, "Run the models instead") : null,
     el("table", {}, el("tr", {}, el("th"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
-    t.planes > 1 ? el("label", {}, `Channel 0 … ${t.planes - 1} `, el("input", { id: "plane", type: "number", min: 0, max: t.planes - 1, value: t.plane, onchange: e => showValues(ask, anew, pair, Math.max(0, Math.min(t.planes - 1, Number(e.target.value) || 0))) })) : null,
-    ...[...t.maps, t.histogram, t.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text))),
+    t.planes > 1 ? channels(t, k => showValues(ask, anew, pair, k)) : null,
+    ...(t.cells.rows ? maps(t, sides) : []),
+    ...t.maps.map(text => el("div", { class: "picture printed" }, picture(text))),
+    ...[t.histogram, t.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text))),
     ...(t.worst.length ? [el("h2", {}, "Worst elements"), el("table", { id: "worst" },
       el("tr", {}, ...["at", "reference", t.source, "difference"].map(word => el("th", {}, word))),
       ...t.worst.map(w => el("tr", {}, ...[w.index.join(","), w.reference, w.given, w.error].map(v => el("td", {}, short(v))))))] : []),
