@@ -237,6 +237,8 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     Raises:
         UsageError: there is none, or several.
     """
+    if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
+        raise UsageError(f"{clean(typed)} is an address, not a file", "download it first")
     if typed:
         return _existing(Path(typed), ""), ""
     project = project or load()

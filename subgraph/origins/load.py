@@ -12,11 +12,14 @@ from subgraph.graph.graph import Graph
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.text import clean
 
+FORMATS = {Family.ONNX_JSON: "json", Family.ONNX_TEXT: "onnxtxt", Family.ONNX_TEXTPROTO: "textproto"}  # of onnx.load
+
 
 def load(
     path: str | Path | Any, weights: str | None = None, *, args: Sequence[Any] | None = None, trust: bool = False
 ) -> Graph:
-    """Index a model file: ONNX, Caffe's prototxt, TensorFlow Lite, or PyTorch's `.pt2`. Large weights stay on disk.
+    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite, or PyTorch's `.pt2`. Large
+    weights stay on disk.
 
     `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
     the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
@@ -59,6 +62,10 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
         from subgraph.origins.tflite import files
 
         return files.to_onnx(path)
+    if family in FORMATS:
+        from subgraph.origins import onnx_text
+
+        return onnx_text.to_onnx(path, FORMATS[family])
     return path
 
 

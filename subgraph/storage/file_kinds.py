@@ -1,12 +1,15 @@
 """A file that is not an ONNX model -> what it is, and what to do with it.
 
-The first bytes decide; the suffix decides only for formats without a mark of their own.
+The first bytes decide, of a zip the names of its members; the suffix decides only for formats without a mark of their
+own.
 """
 
 from __future__ import annotations
 
 import os
+import pickletools
 import re
+import zipfile
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +17,8 @@ from typing import NamedTuple
 from subgraph import system
 
 HEAD = 4096  # bytes of the file that are looked at
+MAX_PICKLE = 16 << 20  # bytes of a data.pkl that is looked through
+_OF_TENSORS = {"collections", "torch", "torch._utils"}  # what a dictionary of tensors imports
 TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
 
 _BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
@@ -26,9 +31,12 @@ _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcu
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 _TORCH_SCRIPT = "torch.onnx.export(torch.jit.load('FILE'), inputs, 'model.onnx', dynamo=False) exports it"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
+_STATE = "it holds weights without a graph: load it into its module (load_state_dict), and " + _TORCH
 _WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
-_ONNX_AS = "onnx.save(onnx.load('FILE', format='{}'), 'model.onnx') converts it"
+_ONNX_AS = "every command takes it by a name that does not end in .onnx"
 _INPUTS = "name the model first, then the inputs with -i"
+_ORIGINAL = "name the .onnx that it was converted from"
+_FORMER = "export it as ONNX with the framework that wrote it, and name that"
 
 
 class Family(StrEnum):
@@ -36,6 +44,9 @@ class Family(StrEnum):
 
     CAFFE = "Caffe"
     KERAS = "Keras"
+    ONNX_JSON = "ONNX as JSON"
+    ONNX_TEXT = "ONNX as text"
+    ONNX_TEXTPROTO = "ONNX as protobuf's text"
     PADDLE = "Paddle"
     TENSORFLOW = "TensorFlow"
     TFLITE = "TensorFlow Lite"
@@ -65,6 +76,11 @@ _PADDLE_MODEL = FileKind("a Paddle model", _CONVERT, Family.PADDLE)
 _ENGINE = FileKind("a TensorRT engine", _BUILT)
 _RKNN = FileKind("a Rockchip .rknn model", _BUILT)
 _OM = FileKind("an Ascend .om model", _BUILT)
+_DLC = FileKind("a Qualcomm .dlc model", _BUILT)
+_TNN = FileKind("a TNN model", _ORIGINAL)
+_CORE_ML = FileKind("a Core ML model", "name the .onnx or PyTorch model that it was converted from")
+_DARKNET = FileKind("a Darknet network", _FORMER)
+_STATE_DICT = FileKind("a state_dict of PyTorch", _STATE)
 _SAVED_MODEL = FileKind("a TensorFlow SavedModel", _CONVERT_FOLDER, Family.TENSORFLOW)
 
 # How the file begins -> what it is. The first pattern that matches decides.
@@ -73,14 +89,11 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"version https://git-lfs", FileKind("a git-lfs pointer", "run `git lfs pull` to get the model itself")),
     (r".{4}ORTM", FileKind("onnxruntime's .ort format", "use the .onnx it was made from")),
     (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
-    (r"PK\x03\x04.*(/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
-     r"|models/model\.json)",
-     FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM)),
-    (r"PK\x03\x04.*/code/__torch__", FileKind("a TorchScript file", _TORCH_SCRIPT)),
-    (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", _PYTORCH_FILE),
-    (r"PK\x03\x04.*\.npy", FileKind("a .npz of arrays", _INPUTS)),
-    (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", FileKind("a Keras model", _CONVERT, Family.KERAS)),
-    (r"PK\x03\x04", FileKind("a zip archive", "unpack it first")),
+    (r".{4}ET\d\d", FileKind("an ExecuTorch program (.pte)", _TORCH)),
+    (r"LDMK", FileKind("a Kendryte .kmodel", _BUILT)),
+    (r"\x12\x01\0{14}", FileKind("weights of MXNet (.params)", _FORMER)),
+    (r"[\x02\x04]\0\xbc\xfa", _TNN),
+    (r"\"\d+ \d+ \d+ 420662477[02] ", _TNN),
     (r"\x1f\x8b", FileKind("a gzip archive", "unpack it first: gunzip -k FILE")),
     (r"GGUF", FileKind("a GGUF file, weights for llama.cpp", _WEIGHTS)),
     (r"\x80[\x02-\x05].*torch", _PYTORCH_FILE),
@@ -91,15 +104,17 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"RKNN", _RKNN),
     (r"IMOD", _OM),
     (r"[a-z]trt", _ENGINE),
-    (r"7767517\s", FileKind("an ncnn .param file", "name the .onnx that it was converted from")),
+    (r"7767517\s", FileKind("an ncnn .param file", _ORIGINAL)),
     (r"(<\?xml[^>]*>\s*)?<net\s",
      FileKind("OpenVINO's IR (.xml)",
               "name the .onnx that it was converted from; openvino reads that itself (-c openvino)")),
     (r"\s*(ir_version|opset_import)\b[^\0]*:",
-     FileKind("an ONNX model as text", _ONNX_AS.format("textproto"))),
-    (r"\s*<\s*(ir_version|opset_import)\s*:", FileKind("an ONNX model as text", _ONNX_AS.format("onnxtxt"))),
+     FileKind("an ONNX model as protobuf's text", _ONNX_AS, Family.ONNX_TEXTPROTO)),
+    (r"\s*<\s*(ir_version|opset_import)\s*:", FileKind("an ONNX model as text", _ONNX_AS, Family.ONNX_TEXT)),
     (r"(?i)\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
-     FileKind("an ONNX model as JSON", _ONNX_AS.format("json"))),
+     FileKind("an ONNX model as JSON", _ONNX_AS, Family.ONNX_JSON)),
+    (r"\s*([#;][^\n]*\s+)*\[(net|network)\]", _DARKNET),
+    (r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:", FileKind("a network of MXNet (symbol.json)", _FORMER)),
     (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
      FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE)),
     (r"[^\0]*\bnode\s*\{", FileKind("a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH)),
@@ -113,6 +128,18 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)",
      _SAVED_MODEL),
 )  # fmt: skip
+# The members of a zip, one on a line -> what it is.
+_MEMBERS: tuple[tuple[str, FileKind], ...] = (
+    (r"^(model\.params|dlc\.metadata)", _DLC),
+    (r"/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program|models/model\.json",
+     FileKind("a PyTorch exported program (.pt2)", _PT2, Family.TORCH_PROGRAM)),
+    (r"/code/__torch__", FileKind("a TorchScript file", _TORCH_SCRIPT)),
+    (r"/(data\.pkl|byteorder)$", _PYTORCH_FILE),
+    (r"\.npy$", FileKind("a .npz of arrays", _INPUTS)),
+    (r"^(model\.weights\.h5|metadata\.json)$", FileKind("a Keras model", _CONVERT, Family.KERAS)),
+    (r"Data/com\.apple\.CoreML/", _CORE_ML),
+    (r"", FileKind("a zip archive", "unpack it first")),
+)  # fmt: skip
 CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
     ".pb": FileKind("a TensorFlow graph", _CONVERT, Family.TENSORFLOW),
@@ -125,9 +152,11 @@ _SUFFIXES = {
     ".trt": _ENGINE,
     ".om": _OM,
     ".rknn": _RKNN,
-    ".dlc": FileKind("a Qualcomm .dlc model", _BUILT),
+    ".dlc": _DLC,
+    ".cfg": _DARKNET,
+    ".weights": _DARKNET,
     ".hef": FileKind("a Hailo .hef model", _BUILT),
-    ".mlmodel": FileKind("a Core ML model", "name the .onnx or PyTorch model that it was converted from"),
+    ".mlmodel": _CORE_ML,
     ".bin": FileKind("the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),
     ".pt": _PYTORCH_FILE,
     ".pth": _PYTORCH_FILE,
@@ -138,6 +167,7 @@ _FOLDERS = (
     ("*.pdmodel", _PADDLE_FOLDER),
     ("__model__", _PADDLE_FOLDER),
     ("*.pdiparams", _PADDLE_FOLDER),
+    ("Data/com.apple.CoreML/*", _CORE_ML),
 )
 
 
@@ -177,10 +207,39 @@ def recognise(path: Path, head: bytes | None = None) -> FileKind | None:
     """
     head = _head(path) if head is None else head
     # compiled only when a file is not a model
-    kind = next((kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None)
+    kind = _zipped(path) if head.startswith(b"PK\x03\x04") else None
+    kind = kind or next((kind for mark, kind in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)), None)
     if kind is None and (kind := _SUFFIXES.get(path.suffix.lower())):
         kind = kind._replace(by_suffix=True)
     return _named(kind, path.parent, path.name) if kind else None
+
+
+def _zipped(path: Path) -> FileKind:
+    """What a zip is, by its members; what PyTorch saved, by the names that its pickle would import."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            kind = next(kind for mark, kind in _MEMBERS if re.search(mark, "\n".join(names), re.MULTILINE))
+            pickled = next((name for name in names if name.endswith("/data.pkl")), "")
+            if kind is _PYTORCH_FILE and pickled and archive.getinfo(pickled).file_size < MAX_PICKLE:
+                return _STATE_DICT if _imports(archive.read(pickled)) <= _OF_TENSORS else kind
+            return kind
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return FileKind("a zip archive that is truncated or damaged", "download it again")
+
+
+def _imports(pickle: bytes) -> set[str]:
+    """The modules that a pickle names, without loading it."""
+    found: set[str] = set()
+    texts: list[str] = []
+    for opcode, argument, _ in pickletools.genops(pickle):
+        if opcode.name == "GLOBAL":
+            found.add(str(argument).partition(" ")[0])
+        elif opcode.name == "STACK_GLOBAL":
+            found.add(texts[-2] if len(texts) > 1 else "")
+        elif isinstance(argument, str):
+            texts.append(argument)
+    return found
 
 
 def recognise_folder(folder: Path) -> FileKind | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,7 @@ from fixtures import graphs
 from fixtures.caffe import layer, net, write
 from subgraph.errors import ModelError, UsageError
 from subgraph.storage.file_kinds import Family, family_of
+from tests.helpers.run_command import in_process
 
 SMALL = net(layer("ReLU", "relu", "x"), x=(1, 2))
 
@@ -34,6 +36,39 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         subgraph.load(tmp_path / "none.onnx")
     with pytest.raises(ModelError, match="cannot read"):
         subgraph.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("form", ["json", "onnxtxt", "textproto"])
+def test_onnx_as_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Covers `origins.onnx_text`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, path = graphs.plain(), tmp_path / f"m.{form}"
+    with warnings.catch_warnings(action="ignore"):
+        onnx.save(model, path, format=form)
+    assert onnx.printer.to_text(onnx.load(subgraph.load(path).path, format="protobuf").graph) == onnx.printer.to_text(
+        model.graph
+    )
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ModelError, match=f"as {form} that onnx cannot read"):
+        subgraph.load(path)
+
+
+def test_text_with_weights_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = graphs.plain()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.bin")
+    onnx.save(model, tmp_path / "m.json", format="json")
+    with pytest.raises(ModelError, match="weights in another file"):
+        subgraph.load(tmp_path / "m.json")
+
+
+def test_an_address_is_no_file() -> None:
+    with pytest.raises(UsageError, match="is an address") as refusal:
+        in_process("inspect", "https://host/m.onnx")
+    assert refusal.value.hint == "download it first"
 
 
 @pytest.mark.slow

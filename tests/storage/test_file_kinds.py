@@ -40,6 +40,18 @@ KINDS = [
     ("m.xml", b'<?xml version="1.0"?>\n<net name="Model0" version="11">', "OpenVINO", "converted from"),
     ("inference.pdmodel", b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20", "Paddle", "subcut convert "),
     ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "-o model.onnx"),
+    ("m.pte", b"\x30\0\0\0ET12", "ExecuTorch", "torch.onnx.export"),
+    ("m.kmodel", b"LDMK\x07\0\0\0", ".kmodel", "built from"),
+    ("m.params", struct.pack("<QQQ", 0x112, 0, 2), "MXNet", "export it as ONNX"),
+    (
+        "m-symbol.json",
+        b'{\n  "nodes": [\n    {\n      "op": "null",\n      "name": "data"\n',
+        "MXNet",
+        "export it as ONNX",
+    ),
+    ("m.tnnproto", b'"1 48 1 4206624772 ,"\n"data 4 1 3 224 224 0 ,"\n', "TNN", "converted from"),
+    ("m.tnnmodel", struct.pack("<I", 0xFABC0002), "TNN", "converted from"),
+    ("yolov3.cfg", b"# Testing\n[net]\nbatch=1\n", "Darknet", "export it as ONNX"),
     ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "m.h5 -o model.onnx"),
 ]
 
@@ -80,8 +92,14 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
         archive.writestr("m/data/weights/weight_0", "\0" * 9000)
         archive.writestr("m/models/model.json", "{}")
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:  # that of torch.save
-        archive.writestr("m/data.pkl", b"\x80\x02.")
+        archive.writestr("m/data.pkl", b"\x80\x02cmy.net\nNet\n.")
         archive.writestr("m/.data/serialization_id", b"1")
+    with zipfile.ZipFile(tmp_path / "state.pt", "w") as archive:  # its names are far behind its weights
+        archive.writestr("m/data/0", bytes(9000))
+        archive.writestr("m/data.pkl", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nccollections\nOrderedDict\n.")
+    with zipfile.ZipFile(tmp_path / "m.dlc", "w") as archive:
+        archive.writestr("model.params", bytes(100))
+        archive.writestr("dlc.metadata", b"")
     with zipfile.ZipFile(tmp_path / "js.pt", "w") as archive:  # that of torch.jit.save
         for file in ("data/0", "data.pkl", "code/__torch__/linear.py", ".data/serialization_id"):
             archive.writestr(f"js/{file}", b"1")
@@ -89,7 +107,9 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnxtxt", format="onnxtxt")
     (tmp_path / "m.onnx.gz").write_bytes(gzip.compress(model.SerializeToString()))
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(16))
-    kinds = {"m.textproto": "as text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort", "m.pt2": "exported program",
+    (tmp_path / "half.pt2").write_bytes((tmp_path / "m.pt2").read_bytes()[:5000])
+    kinds = {"state.pt": "a state_dict", "m.dlc": ".dlc", "half.pt2": "truncated",
+             "m.textproto": "as protobuf's text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort", "m.pt2": "exported program",
              "m.pt": "a PyTorch file", "js.pt": "a TorchScript file", "m.json": "an ONNX model as JSON",
              "m.onnxtxt": "an ONNX model as text", "m.onnx.gz": "a gzip archive", "m.gguf": "a GGUF file"}  # fmt: skip
     for name, kind in kinds.items():
@@ -105,11 +125,13 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
         (["saved_model.pb"], "a TensorFlow SavedModel", "subcut convert {} -o model.onnx"),
         (["inference.pdmodel", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
         (["inference.json", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
+        (["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"], "a Core ML model", "converted from"),
         (["readme.txt"], "", ""),
     ],
 )  # fmt: skip
 def test_a_folder_of_another_framework_is_named(tmp_path: Path, files: list[str], kind: str, advice: str) -> None:
     for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = file_kinds.recognise_folder(tmp_path)
     assert (found.name if found else "") == kind

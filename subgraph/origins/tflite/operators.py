@@ -6,7 +6,9 @@ The schema of the flatbuffer is ai-edge-litert's. Runs in a child process: a dam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import add
 from typing import Any
 
 import flatbuffers
@@ -26,7 +28,7 @@ _ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; oth
 _OPERATORS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 _ACTIVATIONS = {code: name for name, code in vars(schema.ActivationFunctionType).items() if isinstance(code, int)}
 _TYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
-_STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE")
+_STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "CALL_ONCE")
 _WHOLE_BYTES = frozenset(
     "FLOAT32 FLOAT16 INT32 UINT8 INT64 BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 UINT32 UINT16".split()
 )
@@ -43,7 +45,7 @@ def to_onnx(data: bytes, name: str) -> ModelProto:
     """The first subgraph of a .tflite, one node per operator. Linear in its size.
 
     Raises:
-        CannotCarry: control flow, variables, weights in another file. Others (struct.error, IndexError, …): damaged.
+        CannotCarry: variables, weights in another file. Others (struct.error, IndexError, …): damaged.
     """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     if not model.subgraphs:
@@ -79,16 +81,7 @@ class _SubgraphReader:
 
     def _node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
-        kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "unknown")
-        kind = _text(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
-        where = f"operator {number} ({kind})"
-        if kind.startswith(_STATEFUL):
-            raise CannotCarry(f"{where} keeps a value from run to run")
-        options = (op.builtinOptions, op.builtinOptions2)
-        if any("ubgraph" in field for o in options if o is not None for field in vars(o)):
-            raise CannotCarry(f"{where} runs another subgraph (control flow)")
-        if op.largeCustomOptionsOffset > 1:
-            raise CannotCarry(f"{where} has its options outside of the flatbuffer")
+        kind, where = self._checked(number, op)
         inputs, outputs = _numbers(op.inputs), _numbers(op.outputs)
         if odd := [k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")]:
             raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
@@ -108,8 +101,35 @@ class _SubgraphReader:
             **attributes,
         )
 
+    def _checked(self, number: int, op: Any) -> tuple[str, str]:
+        """(its kind, what to call it); of those that it calls, too, all can be carried."""
+        code = self.model.operatorCodes[op.opcodeIndex]
+        kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "unknown")
+        kind = _text(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
+        where = f"operator {number} ({kind})"
+        if kind.startswith(_STATEFUL):
+            raise CannotCarry(f"{where} keeps a value from run to run")
+        if getattr(op.builtinOptions2, "branchSubgraphIndices", None) is not None:
+            raise CannotCarry(f"{where} chooses among several subgraphs")
+        if op.largeCustomOptionsOffset > 1:
+            raise CannotCarry(f"{where} has its options outside of the flatbuffer")
+        return kind, where
+
+    def _called(self, op: Any) -> list[int]:
+        """The subgraphs that an operator runs, those that these run included: the branches of IF, the body of WHILE."""
+        found: list[int] = []
+        waiting = [op]
+        while waiting:
+            for k in (k for *_, k in _subgraphs_of(waiting.pop()) if k not in found):
+                found.append(k)
+                inner = list(_present(self.model.subgraphs[k].operators))
+                for number, called in enumerate(inner):
+                    self._checked(number, called)
+                waiting += inner
+        return found
+
     def _alone(self, op: Any, code: Any) -> bytes:
-        """A .tflite of this operator; it holds the constants that ONNX has no type for."""
+        """A .tflite of this operator; it holds the constants that ONNX has no type for, and the subgraphs it runs."""
         used = [k for ports in (op.inputs, op.outputs, op.intermediates) for k in _numbers(ports) if k >= 0]
         numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
         buffers, tensors = [schema.BufferT()], []
@@ -122,10 +142,24 @@ class _SubgraphReader:
             tensors.append(tensor)
         own = schema.OperatorT.InitFromPackedBuf(_packed(op), 0)
         own.opcodeIndex = 0
+        codes, called = [code], self._called(op)
+        number_of = {k: place for place, k in enumerate(called, 1)}.__getitem__
+        _point(own, number_of)
+
+        def buffer_of(tensor: Any) -> int:
+            return _kept(buffers, self._values(tensor))
+
+        def code_of(k: int) -> int:
+            codes.append(self.model.operatorCodes[k])
+            return len(codes) - 1
+
+        others = [schema.SubGraphT.InitFromPackedBuf(_packed(self.model.subgraphs[k]), 0) for k in called]
+        for other in others:
+            _relink(other, code_of, buffer_of, number_of)
         for ports in ("inputs", "outputs", "intermediates"):
             if (held := getattr(op, ports)) is not None:
                 setattr(own, ports, np.array([numbers.get(k, -1) for k in _numbers(held)], np.int32))
-        return _model([code], tensors, own.inputs, own.outputs, [own], buffers)
+        return _model(codes, tensors, own.inputs, own.outputs, [own], buffers, others)
 
     def _private(self, k: int) -> bool:
         """Does this tensor belong to its operator alone: state, or a constant of another form than ONNX's?"""
@@ -143,9 +177,12 @@ class _SubgraphReader:
         return helper.make_tensor(self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True)
 
     def _data(self, k: int) -> Array:
-        tensor = self.tensors[k]
+        return self._values(self.tensors[k])
+
+    def _values(self, tensor: Any) -> Array:
+        """The bytes of a tensor of any subgraph; none for one that is computed."""
         if tensor.externalBuffer:
-            raise CannotCarry(f"the values of '{self.names[k]}' are in another file")
+            raise CannotCarry(f"the values of '{_text(tensor.name)}' are in another file")
         buffer = self.model.buffers[tensor.buffer]
         if buffer.offset > 1:  # of a file of more than 2 GB
             return np.frombuffer(self.bytes, np.uint8, buffer.size, buffer.offset)
@@ -188,6 +225,13 @@ def to_tflite(model: ModelProto) -> bytes:
     buffers: list[Any] = [schema.BufferT()]
     codes: list[Any] = []
     operators: list[Any] = []
+    called: list[Any] = []  # subgraphs behind the first
+
+    def code_of(code: Any) -> int:
+        key = (code.builtinCode, code.deprecatedBuiltinCode, code.customCode, code.version)
+        known = [(c.builtinCode, c.deprecatedBuiltinCode, c.customCode, c.version) for c in codes]
+        codes.extend([code] if key not in known else [])
+        return known.index(key) if key in known else len(known)
 
     def number_of(tensor: Any, own: Sequence[Any]) -> int:
         name = _text(tensor.name)
@@ -209,15 +253,57 @@ def to_tflite(model: ModelProto) -> bytes:
         for ports in ("inputs", "outputs", "intermediates"):
             if (old := getattr(op, ports)) is not None:
                 setattr(op, ports, np.array([places[k] if k >= 0 else -1 for k in _numbers(old)], np.int32))
-        code = alone.operatorCodes[0]
-        key = (code.builtinCode, code.deprecatedBuiltinCode, code.customCode, code.version)
-        known = [(c.builtinCode, c.deprecatedBuiltinCode, c.customCode, c.version) for c in codes]
-        op.opcodeIndex = known.index(key) if key in known else len(codes)
-        codes += [code] if key not in known else []
+        op.opcodeIndex = code_of(alone.operatorCodes[0])
+        moved = partial(add, len(called))
+        _point(op, moved)
+        for other in alone.subgraphs[1:]:
+            _relink(other, partial(_code_in, alone, code_of), partial(_buffer_in, alone, buffers), moved)
+        called += alone.subgraphs[1:]
         operators.append(op)
     ends = [[number_of(_tensor(v), ()) for v in ports] for ports in (model.graph.input, model.graph.output)]
     inputs, outputs = (np.array(end, np.int32) for end in ends)
-    return _model(codes, tensors, inputs, outputs, operators, buffers)
+    return _model(codes, tensors, inputs, outputs, operators, buffers, called)
+
+
+def _kept(buffers: list[Any], data: Array | None) -> int:
+    """The number of these bytes among the buffers of a new model; 0 for none."""
+    if data is None or not len(data):
+        return 0
+    buffers.append(_buffer(data))
+    return len(buffers) - 1
+
+
+def _code_in(model: Any, code_of: Callable[[Any], int], k: int) -> int:
+    return code_of(model.operatorCodes[k])
+
+
+def _buffer_in(model: Any, buffers: list[Any], tensor: Any) -> int:
+    return _kept(buffers, model.buffers[tensor.buffer].data)
+
+
+def _subgraphs_of(op: Any) -> Iterator[tuple[Any, str, int]]:
+    """(options, field, number) of each subgraph that an operator runs."""
+    for options in (op.builtinOptions, op.builtinOptions2):
+        for field, k in (vars(options) if options is not None else {}).items():
+            if "ubgraph" in field and isinstance(k, int) and k >= 0:
+                yield options, field, k
+
+
+def _point(op: Any, number_of: Callable[[int], int]) -> None:
+    """Have an operator run the subgraphs under their new numbers."""
+    for options, field, k in list(_subgraphs_of(op)):
+        setattr(options, field, number_of(k))
+
+
+def _relink(
+    graph: Any, code_of: Callable[[int], int], buffer_of: Callable[[Any], int], number_of: Callable[[int], int]
+) -> None:
+    """Have a subgraph name the codes, buffers and subgraphs of another model, which the functions make there."""
+    for tensor in _present(graph.tensors):
+        tensor.buffer = buffer_of(tensor)
+    for op in _present(graph.operators):
+        op.opcodeIndex = code_of(op.opcodeIndex)
+        _point(op, number_of)
 
 
 def _operator(node: NodeProto) -> Any:
@@ -268,12 +354,12 @@ def _buffer(data: Array | None) -> Any:
 
 def _model(
     codes: Sequence[Any], tensors: Sequence[Any], inputs: Array, outputs: Array, operators: Sequence[Any],
-    buffers: Sequence[Any],
+    buffers: Sequence[Any], called: Sequence[Any] = (),
 ) -> bytes:  # fmt: skip
-    """A model of one subgraph; six parameters: the parts of one."""
+    """A model of one subgraph and those that it runs; seven parameters: the parts of one."""
     graph, model = schema.SubGraphT(), schema.ModelT()
     graph.tensors, graph.inputs, graph.outputs, graph.operators = tensors, inputs, outputs, operators
-    model.version, model.operatorCodes, model.subgraphs, model.buffers = VERSION, codes, [graph], buffers
+    model.version, model.operatorCodes, model.subgraphs, model.buffers = VERSION, codes, [graph, *called], buffers
     model.description = b"subcut"
     return _packed(model, sum(len(b.data) for b in buffers if b.data is not None), b"TFL3")
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import subgraph
-from subgraph.errors import BackendError, ModelError, SubcutError, UsageError
+from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import between
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.types import Array
@@ -224,12 +224,39 @@ def test_recognised_by_content(tmp_path: Path) -> None:
     assert graph.path.name == "model.bin" and graph.ops[0] == "CONV_2D"
 
 
-def test_control_flow_is_refused_by_name() -> None:
-    with pytest.raises(
-        ModelError, match=r"while\.tflite cannot be cut: operator 1 \(WHILE\) runs another subgraph"
-    ) as e:
-        subgraph.load(FILES / "while.tflite")
-    assert "subcut convert while.tflite" in e.value.hint
+def test_a_loop_is_carried_whole_and_alone() -> None:
+    """Its condition and body travel with it; in the cut it has other numbers of buffers, codes and subgraphs."""
+    data = (FILES / "while.tflite").read_bytes()
+    model = operators().to_onnx(data, "while")
+    assert [node.op_type for node in model.graph.node] == ["RESHAPE", "WHILE", "STRIDED_SLICE"]
+    back = operators().to_tflite(model)
+    one, other = run(data), run(back)
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    assert operators().to_tflite(operators().to_onnx(back, "while")) == back
+    ends = [v.name for v in model.graph.output]
+    read = [n for n in model.graph.node[0].output if n in model.graph.node[1].input]
+    values = run(operators().to_tflite(_with_outputs(model, [*read, *ends])))
+    infos = {v.name: v for v in model.graph.value_info}
+    del model.graph.node[0], model.graph.input[:]
+    model.graph.input.extend(infos[n] for n in read)
+    alone = run(operators().to_tflite(model), values)
+    assert all(alone[name].tobytes() == values[name].tobytes() == one[name].tobytes() for name in ends)
+
+
+def test_two_loops_in_one_model_do_not_share_subgraphs() -> None:
+    model = operators().to_onnx((FILES / "while.tflite").read_bytes(), "while")
+    loop = model.graph.node[1]
+    other = onnx.NodeProto.FromString(loop.SerializeToString())
+    for k, name in enumerate(other.output):
+        other.output[k] = f"{name}_again"
+    other.attribute[0].s = operators().to_tflite(operators().to_onnx(loop.attribute[0].s, "loop"))
+    model.graph.node.insert(2, other)
+    written = operators().schema.ModelT.InitFromPackedBuf(operators().to_tflite(model), 0)
+    loops = [
+        op.builtinOptions for op in written.subgraphs[0].operators if hasattr(op.builtinOptions, "bodySubgraphIndex")
+    ]
+    numbers = [k for loop in loops for k in (loop.condSubgraphIndex, loop.bodySubgraphIndex)]
+    assert sorted(numbers) == [1, 2, 3, 4] == list(range(1, len(written.subgraphs)))
 
 
 @pytest.mark.slow
