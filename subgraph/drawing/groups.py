@@ -1,8 +1,10 @@
 """A network -> `Tree`: its nodes in groups that open.
 
-Groups are name scopes (`/encoder/layer.3/attention/MatMul`). Where names have no scopes, or a scope holds too much, its
-members are grouped between tensors that are alone in crossing a cut; where there are none, by equal shares in
-topological order, which cannot form a cycle.
+Groups are name scopes (`/encoder/layer.3/attention/MatMul`), where these follow the data: scopes inside of a group are
+kept only if hardly a tensor goes back from a later one to an earlier, and if what a scope holds hangs together. The
+names `Conv.0` and `Conv.1`, an operator and a number, make no scope `Conv`. Where names have no scopes, or a scope
+holds too much, its members are grouped between tensors that are alone in crossing a cut; where there are none, by equal
+shares in topological order, which cannot form a cycle.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ MAX_FLAT = 400  # members of a group; of more, a layout takes too long and nobod
 FLAT = 48  # members that a group without scopes may have before they are grouped by cut points
 CHAIN = 12  # nodes in a row, without branches, that form a group
 TAIL = 3  # nodes in a row that still belong to the branches in front of them
+MAX_BACKWARD = 0.25  # share of the tensors between scopes that may go back to an earlier one
+MIN_JOINED = 0.5  # share of the nodes of scopes that another one in the scope must be tied to
 SCOPES = ("/", ".")  # separators of scopes in node names; the first that half of the named nodes have
 
 
@@ -62,6 +66,7 @@ class Tree:
         self._separator = "" if network.scopes else separator_of(network.names)
         names = (name.split(self._separator)[:-1] if self._separator else () for name in network.names)
         self._scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
+        self._dissolve()
         self._compress()
         for number in list(self.groups):
             self._split(number)
@@ -133,6 +138,47 @@ class Tree:
                         known[scope[:depth]] = number
                         self.groups[above].members.append(number)
             self.groups[known[scope]].members.append(leaf)
+
+    def _dissolve(self) -> None:
+        """Take the scopes out of each group where they do not follow the data; linear in leaves × levels."""
+        self._gather(self.root)
+        for number in list(self.groups):
+            group = self.groups.get(number)
+            if group and any(m in self.groups for m in group.members) and not self._follows(number):
+                order = [m for m in group.members if m in self.groups]
+                for m in order:  # those inside as well
+                    order += [inner for inner in self.groups.pop(m).members if inner in self.groups]
+                group.members = sorted(group.leaves)
+
+    def _follows(self, number: int) -> bool:
+        """Is the quotient of a group by its scopes nearly acyclic, and does each scope hang together?"""
+        group = self.groups[number]
+        order, edges = self.level_order(number, group.members)
+        place = {m: k for k, m in enumerate(order)}
+        total = sum(map(len, edges.values()))
+        backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
+        scopes = [self.groups[m].leaves for m in group.members if m in self.groups]
+        joined, of = sum(map(self._joined, scopes)), sum(len(leaves) - 1 for leaves in scopes)
+        return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
+
+    def _joined(self, leaves: Sequence[int]) -> int:
+        """How many of these leaves are tied to an earlier one: they read what it makes, or what it reads."""
+        root = {leaf: leaf for leaf in leaves}
+
+        def find(leaf: int) -> int:
+            while root[leaf] != leaf:
+                root[leaf] = leaf = root[root[leaf]]
+            return leaf
+
+        first: dict[str, int] = {}
+        joined = 0
+        for leaf in leaves:
+            for maker, name in self.network.sources[leaf]:
+                other = maker if maker in root else first.setdefault(name, leaf)
+                a, b = find(leaf), find(other)
+                root[a] = b
+                joined += a != b
+        return joined
 
     def _compress(self) -> None:
         """A group of one member is that member; so is the root, where inputs and outputs alone are beside it."""

@@ -195,6 +195,38 @@ def test_constants_are_shown_in_the_box_that_reads_them() -> None:
     assert [box.nodes for box in layout.boxes if box.kind == "node"] == [(0, 1)]
 
 
+def paddle(count: int) -> Network:
+    """Blocks of four operators in a row, each called by its operator and the number among its like."""
+    kinds = ["Conv", "Add", "Relu", "Mul"]
+    names = [f"p2o.{kinds[i % 4]}.{i // 4}" for i in range(count)]
+    reads = [["in" if i == 0 else f"t{i - 1}", *([f"t{i - 3}"] if i % 4 == 3 else [])] for i in range(count)]
+    return Network(names, [kinds[i % 4] for i in range(count)], reads, [[f"t{i}"] for i in range(count)], ["in"])
+
+
+def test_a_number_behind_the_operator_is_no_scope() -> None:
+    """A group of all Conv would be in a cycle with that of all Add: what stands together is a group."""
+    tree = Tree(paddle(160))
+    order, edges = tree.level_order(tree.root, tree.groups[tree.root].members)
+    assert len(tree.groups) > 4 and all(order.index(a) < order.index(b) for a, b in edges)
+    for group in tree.groups.values():
+        nodes = sorted(leaf for leaf in group.leaves if leaf < 160)
+        assert nodes == list(range(nodes[0], nodes[-1] + 1))
+
+
+def test_scopes_that_follow_the_data_are_groups_also_where_one_node_stands_elsewhere() -> None:
+    network = chain(40, True)
+
+    def groups(names: list[str]) -> set[str]:
+        other = Network(names, network.ops, network.reads, network.makes, network.inputs, network.outputs)
+        return set(Tree(other).numbers)
+
+    named = [f"/{'stem' if i < 10 else 'body'}/op{i}" for i in range(40)]
+    assert {"stem", "body"} <= groups(named)
+    named[20] = "/stem/late"  # read by the body, which it reads
+    assert {"stem", "body"} <= groups(named)
+    assert not {"a", "b"} & groups([f"/{'ab'[i % 2]}/op{i}" for i in range(40)])
+
+
 def test_groups_that_would_be_called_alike_are_called_by_their_ends() -> None:
     names = [f"p2o.Conv.{i}" for i in range(120)]
     tensors = ["x", *names]
