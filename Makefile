@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like check types docs bench recipes gpu producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -43,10 +43,11 @@ test-all: $(STAMP) ## run every test, each law on all its examples, before a rel
 # The least version of each dependency, as pip reads it.
 OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*(re.sub(r">=(\d+)(\.\d+)?,.*", lambda m: "==" + m[1] + (m[2] or ".0") + ".*", d) for d in project["dependencies"]))'
-# The newest Python of this machine; without a newer one, that of .venv.
-NEWEST = $$(for minor in 14 13 12; do for python in python3.$$minor "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python; do \
-	"$$python" -c '' 2>/dev/null && echo "$$python" && exit; done; done; \
-	echo "no newer Python here: that of $(VENV), and the newest libraries" >&2; echo $(PYTHON))
+# Each newer Python of this machine, one of each minor version; without any, that of .venv.
+NEWER = $$(found=; for minor in 12 13 14 15; do \
+	for python in python3.$$minor "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python; do \
+	"$$python" -c '' 2>/dev/null && echo "$$python" && found=1 && break; done; done; \
+	[ $$found ] || { echo "no newer Python here: that of $(VENV), and the newest libraries" >&2; echo $(PYTHON); })
 # What meets onnx, onnxruntime and numpy; and what meets Python itself.
 LIBRARY_TESTS := tests/bodies tests/graph tests/storage/test_tensors.py tests/runtime/test_backends.py tests/runtime/test_capture.py \
 	tests/runtime/test_reference_values.py tests/runtime/test_inputs.py tests/commands/test_demo.py
@@ -69,11 +70,21 @@ test-oldest: $(STAMP) ## run the tests of runtimes on the oldest libraries that 
 	.venv-oldest/bin/python -c '$(VERSIONS)'
 	.venv-oldest/bin/python -m pytest -W ignore::ImportWarning $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS)
 
-test-newest: ## run the tests of runtimes on the newest Python of this machine and the newest libraries
-	python=$(NEWEST) && "$$python" -m venv .venv-newest
-	.venv-newest/bin/pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . $(TEST_TOOLS)
-	.venv-newest/bin/python -c '$(VERSIONS)'
-	.venv-newest/bin/python -m pytest $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS) $(PYTHON_TESTS)
+test-newest: ## run the tests of runtimes on each newer Python of this machine and the newest libraries
+	set -e; for python in $(NEWER); do \
+		"$$python" -m venv --clear .venv-newest; \
+		.venv-newest/bin/pip install --quiet --disable-pip-version-check --editable . $(TEST_TOOLS); \
+		.venv-newest/bin/python -c '$(VERSIONS)'; \
+		.venv-newest/bin/python -m pytest $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS) $(PYTHON_TESTS); done
+
+# Publishing it is `twine upload dist/*`, for whoever owns the name.
+dist: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in an environment of its own
+	rm -rf dist build/dist && mkdir -p dist
+	$(BIN)/python -c 'from flit_core import buildapi; buildapi.build_wheel("dist"); buildapi.build_sdist("dist")'
+	$(PYTHON) -m venv build/dist
+	build/dist/bin/pip install --quiet --disable-pip-version-check dist/*.whl twine
+	build/dist/bin/twine check --strict dist/*
+	cd build/dist && bin/subcut demo demo -q && cd demo && { ../bin/subcut bisect model.onnx -c wrong.py -q; [ $$? = 1 ]; }
 
 # CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.
 test-torch: ## run the tests that need PyTorch, in a venv of its own

@@ -1,4 +1,7 @@
-"""`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of other origins."""
+"""`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of other origins.
+
+Covers `origins.onnx_text`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,6 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("form", ["json", "onnxtxt", "textproto"])
 def test_onnx_as_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """Covers `origins.onnx_text`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model, path = graphs.plain(), tmp_path / f"m.{form}"
     with warnings.catch_warnings(action="ignore"):

@@ -109,7 +109,8 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(16))
     (tmp_path / "half.pt2").write_bytes((tmp_path / "m.pt2").read_bytes()[:5000])
     kinds = {"state.pt": "a state_dict", "m.dlc": ".dlc", "half.pt2": "truncated",
-             "m.textproto": "as protobuf's text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort", "m.pt2": "exported program",
+             "m.textproto": "as protobuf's text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort",
+             "m.pt2": "exported program",
              "m.pt": "a PyTorch file", "js.pt": "a TorchScript file", "m.json": "an ONNX model as JSON",
              "m.onnxtxt": "an ONNX model as text", "m.onnx.gz": "a gzip archive", "m.gguf": "a GGUF file"}  # fmt: skip
     for name, kind in kinds.items():

@@ -1,0 +1,22 @@
+"""What `make dist` packs: the package, with its data, and nothing else; the version is in one place."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from flit_core.common import Module
+
+from fixtures import ROOT
+
+
+def test_the_package_is_packed_with_its_data_and_nothing_else() -> None:
+    packed = {Path(f).relative_to(ROOT).as_posix() for f in Module("subgraph", ROOT).iter_files()}
+    assert {f"subgraph/{f}" for f in ("__main__.py", "py.typed", "demo/wrong.py", "view/static/view.js")} <= packed
+    kinds = {Path(name).suffix for name in packed}
+    assert kinds == {".py", ".typed", ".js", ".css", ".html", ".svg", ".jinja"}
+
+
+def test_the_version_is_written_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" in project["dynamic"] and "version" not in project
