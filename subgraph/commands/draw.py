@@ -139,13 +139,15 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
         middle = graph.select(shown.around).nodes
         kept = sorted(set().union(*(whole.around(i, shown.hops or 2) for i in middle)))
     drawer = Drawer(whole if shown.around is None else whole.part(kept))
-    values, failed, wrong = _values(Path(marked.values), graph) if marked.values else ({}, set(), [])
-    region = _region(graph, marked, wrong)
+    values, failed, found = _values(Path(marked.values), graph) if marked.values else ({}, set(), {})
+    region = _region(graph, marked, sorted(found))
     inside = region.nodes if region else ()
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
     marks = Marks(
-        region=frozenset(at[i] for i in inside if i in at),
+        region=frozenset(at[i] for i in inside if i in at and (marked.start or marked.end)),
+        found=frozenset(at[i] for i, proven in found.items() if i in at and proven),
+        suspects=frozenset(at[i] for i, proven in found.items() if i in at and not proven),
         boundary=frozenset(boundary),
         values=values,
         failed=failed,
@@ -153,7 +155,7 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     )
     width = float(shown.width or WIDTH)
     keys = _open(drawer, shown, [at[i] for i in inside if i in at])
-    layout = drawer.layout(keys, width)
+    layout = drawer.layout(keys, width, tall=bool(values))
     boxes = sum(box.kind != "open" for box in layout.boxes)
     if boxes > SLOW:
         log.warning("%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer", boxes)
@@ -198,13 +200,14 @@ def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region |
     return of_nodes(graph, wrong, keep_random=True) if wrong else None
 
 
-def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str], list[int]]:
-    """Errors by tensor, the tensors that do not agree, and the nodes of findings, out of a comparison or bisection.
+def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str], dict[int, bool]]:
+    """Out of a comparison or bisection: errors by tensor, the tensors that do not agree, and the nodes of findings with
+    whether they are proven.
 
     Raises:
         InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor of this model.
     """
-    from subgraph.reports import judged_tensors
+    from subgraph.reports import is_proven, judged_tensors
 
     hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
     path = path / RUN_JSON if path.is_dir() else path
@@ -212,7 +215,8 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     rows = [row for row in judged_tensors(found) if row.tensor in graph.maker]
     values = {row.tensor: row.error for row in rows if row.error is not None}
     failed = {row.tensor for row in rows if row.status == "fail"}
-    wrong = sorted({i for finding in found.get("findings", ()) for i in finding["indices"]})
+    findings = sorted(found.get("findings", ()), key=is_proven)
+    wrong = {int(i): is_proven(finding) for finding in findings for i in finding["indices"]}
     if not (values or failed or wrong):
         raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint)
     if any(not 0 <= i < len(graph.nodes) for i in wrong):

@@ -109,13 +109,16 @@ class Drawer:
         self.network = network
         self.tree = Tree(network)
         self._crossings: dict[int, Crossing] = {}
-        self._kept: dict[tuple[int, frozenset[int], float], Level] = {}
+        self._kept: dict[tuple[int, frozenset[int], float, bool], Level] = {}
 
-    def layout(self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "") -> Layout:
+    def layout(
+        self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "", *, tall: bool = False
+    ) -> Layout:
         """The drawing with these groups open (keys); None: as many levels as give about `SHOWN` boxes.
 
         A group that is open inside a closed one is not seen. No row of boxes is wider than `width`; a page of 400
         pixels, for example, shows the drawing at full size. `top`: the group that is drawn, open; all by default.
+        `tall`: boxes have room for `Marks.values`.
 
         Raises:
             KeyError: no group has such a key.
@@ -135,16 +138,16 @@ class Drawer:
             inside = [m for m in groups[number].members if m in levels]
             inner[number] = frozenset(inside).union(*(inner[m] for m in inside))
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
-            kept = (number, inner[number], room)
+            kept = (number, inner[number], room, tall)
             if kept not in self._kept:
                 if number not in self._crossings:
                     self._crossings[number] = crossing(self.tree, number)
                 opened = {m: levels[m] for m in inside}
-                self._kept[kept] = level(self.tree, number, self._crossings[number], opened, room)
+                self._kept[kept] = level(self.tree, number, self._crossings[number], opened, room, tall=tall)
             levels[number] = self._kept[kept]
-        return self._assembled(begin, levels)
+        return self._assembled(begin, levels, tall)
 
-    def _assembled(self, begin: int, levels: dict[int, Level]) -> Layout:
+    def _assembled(self, begin: int, levels: dict[int, Level], tall: bool) -> Layout:
         """All open groups at their places."""
         tree = self.tree
         boxes: list[Box] = []
@@ -154,7 +157,7 @@ class Drawer:
         if begin != tree.root:
             frame = Cell(begin, short(clean(tree.groups[begin].label), NAME))
             at, parent = levels[begin], tree.groups[begin].parent
-            boxes.append(self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent))
+            boxes.append(self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent, tall))
         for number, left, top in waiting:
             at = levels[number]
             x, y = left + at.shift[0], top + at.shift[1]
@@ -162,7 +165,7 @@ class Drawer:
                 if cell.member == PORT:
                     continue
                 inner = levels.get(cell.member)
-                box = self._box(cell, inner, x + place[0], y + place[1], number)
+                box = self._box(cell, inner, x + place[0], y + place[1], number, tall)
                 boxes.append(box)
                 stubs += self._stubs(cell, box)
                 if inner:
@@ -183,10 +186,10 @@ class Drawer:
         way = "input" if member < len(network.ops) + len(network.inputs) else "output"
         return f"{way}:{network.label(member)}"
 
-    def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int) -> Box:
+    def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool) -> Box:
         network, group = self.network, self.tree.groups.get(cell.member)
         nodes = [] if inner else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
-        item, folded = size(self.tree, cell, inner), self._folded
+        item, folded = size(self.tree, cell, inner, tall=tall), self._folded
         kind = "open" if inner else "group" if group else "node" if nodes else self.key(cell.member).partition(":")[0]
         return Box(
             key=self.key(cell.member),

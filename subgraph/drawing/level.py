@@ -14,7 +14,8 @@ ADVANCE = 6.7  # pixels of a character at 11 px in the widest of the usual monos
 NAME, NAME_NARROW, STUB, TYPE = 26, 19, 14, 30  # columns of a text; the rest is in its title
 NARROW = 480.0  # pixels of a page with shorter names
 SLIM = 64.0  # width of the smallest box
-HEIGHT = 36.0  # of a box
+HEIGHT, TALL = 36.0, 50.0  # of a box; of one with room for an error below its name
+BAR_ROOM = 6.0  # of a tall box, on each side: the bar stands in the left one
 HEADER, PAD = 22.0, 8.0  # of an open group: height of the line with its name, room between frame and members
 PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
 STUBS = 3  # rows of stubs at a box; the last counts the others
@@ -80,8 +81,12 @@ class Crossing:
     named: Mapping[int, Mapping[tuple[str, str], None]]
 
 
-def level(tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level], room: float) -> Level:
+def level(
+    tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level], room: float, *, tall: bool = False
+) -> Level:
     """Lay out one group; `inner`: its open members. No row is wider than `room` pixels, if no member is.
+
+    `tall`: boxes of nodes and groups have room for an error.
 
     Complexity: see `layered`.
     """
@@ -102,7 +107,7 @@ def level(tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level
     while True:
         cells = [_cell(tree, number, m, list(named.get(m, ())), room) for m in members]
         items = [
-            _item(tree, cell, inner.get(cell.member), k < len(ways_in), k >= len(members) - len(ways_out))
+            _item(tree, cell, inner.get(cell.member), k < len(ways_in), k >= len(members) - len(ways_out), tall=tall)
             for k, cell in enumerate(cells)
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
@@ -196,24 +201,26 @@ def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]]
     return Cell(member, short(clean(network.ops[member]), length), short(relative, length), tuple(stubs))
 
 
-def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool) -> Item:
+def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool) -> Item:
     """A cell with the stubs beside it."""
     if cell.member == PORT:
         return Item(4.0, 4.0, 0.0, 1, top, bottom)
     texts = [stub_text(*rows) for rows in stub_rows(cell.stubs)]
     beside = max((columns(text) * ADVANCE + 6 for text in texts), default=0.0)
-    alone = size(tree, cell, inner)
+    alone = size(tree, cell, inner, tall=tall)
     return alone._replace(right=alone.right + beside)
 
 
-def size(tree: Tree, cell: Cell, inner: Level | None) -> Item:
+def size(tree: Tree, cell: Cell, inner: Level | None, *, tall: bool = False) -> Item:
     """The box of a member, without what stands beside it."""
     weight = len(tree.leaves(cell.member))
     if inner:
         return Item(inner.anchor, inner.width - inner.anchor, inner.height, weight)
     group = cell.member in tree.groups
-    half = max(SLIM, max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14) / 2
-    return Item(half, half, HEIGHT, weight)
+    tall = tall and (group or cell.member < len(tree.network.ops))
+    beside = 2 * BAR_ROOM if tall else 0.0
+    half = max(SLIM + beside, max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14 + beside) / 2
+    return Item(half, half, TALL if tall else HEIGHT, weight)
 
 
 def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:

@@ -64,12 +64,13 @@ def page(
     lines: Iterable[str] = (),
 ) -> str:
     """The whole, with `opened` groups open, then a section per group, outer ones first; `lines` stand above."""
+    tall = bool(marks.values)
     groups = [group for group in drawer.tree.groups.values() if group.key]
     marks = replace(marks, links={group.key: f"#g{k}" for k, group in enumerate(groups)})
     sections = [
         f'<details id="g{k}"><summary>{escape(clean(group.key))} · '
         f"{count(group.nodes, 'node')}</summary>\n"
-        f"{svg(drawer.layout((), width, group.key), marks, group.key, style=False)}</details>"
+        f"{svg(drawer.layout((), width, group.key, tall=tall), marks, group.key, style=False)}</details>"
         for k, group in enumerate(groups)
     ]
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -79,6 +80,6 @@ def page(
         style=STYLE,
         width=width + 32,
         about="<br>".join(map(escape, lines)),
-        body="\n".join([svg(drawer.layout(opened, width), marks, title, style=False), *sections]),
+        body="\n".join([svg(drawer.layout(opened, width, tall=tall), marks, title, style=False), *sections]),
         script=SCRIPT,
     )

@@ -1,7 +1,8 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
 Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes and a diamond, an
-error a bar whose height grows with it, and its number.
+error a bar whose height grows with it, and its number, a finding a badge at the corner: ✗ where it is proven, ? and a
+dashed frame where it is a suspect. Each has a place of its own, so that all can be seen at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.text import clean
 
 ROUND = 4
+LETTER = 6.1  # pixels of a letter of a badge
 BAR = 5.0  # width of the bar that shows an error
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
@@ -23,15 +25,17 @@ MAX_TITLES = 12  # tensors in a title
 STYLE = """
 .subcut { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
   --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4; --bad: #b3261e;
+  --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
   max-width: 100%; height: auto; background: var(--paper);
   font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 @media (prefers-color-scheme: dark) { .subcut { --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
   --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
-  --amber-panel: #40300f; --bad: #ff8a80;
+  --amber-panel: #40300f; --bad: #ff8a80; --bad-panel: #4a1f1c;
   --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f; } }
 @media print { .subcut { --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
   --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5; --bad: #8c1a13;
+  --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 .subcut text { fill: var(--ink); } .subcut .soft, .subcut .type, .subcut .stub text { fill: var(--soft); }
@@ -41,15 +45,19 @@ STYLE = """
 .subcut .open > .header { fill: var(--group); stroke: none; }
 .subcut .input > .frame, .subcut .output > .frame { stroke-dasharray: 4 3; }
 .subcut .line { fill: none; stroke: var(--line); stroke-width: 1.2; } .subcut .tip { fill: var(--line); }
+.subcut .suspect > .frame { stroke: var(--bad); stroke-width: 2.6; stroke-dasharray: 5 3; }
+.subcut .found > .frame { stroke: var(--bad); stroke-width: 3; }
 .subcut .region > .frame { stroke: var(--region); stroke-width: 2.6; }
 .subcut .node.region > .frame, .subcut .group.region > .frame { fill: var(--region-panel); }
+.subcut .node.found > .frame, .subcut .group.found > .frame { fill: var(--bad-panel); }
 .subcut .partly > .frame { stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }
 .subcut .boundary .line, .subcut .line.boundary { stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }
 .subcut .boundary.box > .frame { stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }
 .subcut text.boundary { fill: var(--amber); font-weight: 700; }
-.subcut .failed > .frame { stroke: var(--bad); stroke-width: 2.6; }
 .subcut .failed .value { fill: var(--bad); font-weight: 700; }
-.subcut .badge { fill: var(--region); font-weight: 700; }
+.subcut .badge text { fill: var(--paper); font-weight: 700; font-size: 10px; }
+.subcut .badge rect { fill: var(--region); }
+.subcut :is(.found, .suspect) .badge rect { fill: var(--bad); }
 .subcut .value { font-size: 10px; } .subcut .empty { fill: none; stroke: var(--line); stroke-width: .6; }
 .subcut .l0 { fill: none; } .subcut .l1 { fill: var(--l1); } .subcut .l2 { fill: var(--l2); }
 .subcut .l3 { fill: var(--l3); }
@@ -67,6 +75,7 @@ class Marks:
         makes: per node, the tensors that it makes; needed with `values`.
         badges: per node, a short text at the corner of its box; a closed group has those of its nodes.
         links: key of a group → address to which a click on it leads.
+        found, suspects: indices of nodes of proven findings, and of what may be wrong.
     """
 
     region: Collection[int] = ()
@@ -76,6 +85,8 @@ class Marks:
     makes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     badges: Mapping[int, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    found: Collection[int] = ()
+    suspects: Collection[int] = ()
 
 
 def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
@@ -156,20 +167,27 @@ def _box(box: Box, marks: Marks) -> str:
         value = _worst(box, marks)
         middle = f'x="{box.x + box.width / 2 + (BAR / 2 if value is not None else 0):g}" text-anchor="middle"'
         label = f"{'+ ' if box.kind == 'group' else ''}{box.label}"
-        kind, detail = _second(box, marks, value)
         wrong = "✗ " if "failed" in classes else ""
         parts.append(f'<text {middle} y="{box.y + 15:g}">{_text(label)}</text>')
-        parts.append(f'<text class="{kind}" {middle} y="{box.y + 29:g}">{wrong}{_text(detail)}</text>')
-        parts += _bar(box, value) if value is not None else ()
+        parts.append(f'<text class="soft" {middle} y="{box.y + 29:g}">{_text(box.detail)}</text>')
+        if value is not None:
+            parts.append(f'<text class="value" {middle} y="{box.y + box.height - 7:g}">{wrong}{number(value)}</text>')
+            parts += _bar(box, value)
+        parts += _badge(box, marks, classes)
     return head + "".join(parts) + "</g>" + tail
 
 
-def _second(box: Box, marks: Marks, value: float | str | None) -> tuple[str, str]:
-    """Class and text of a box's second line: its badges, its error, or its name."""
+def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
+    """A tag at the box's upper right corner: its badges, else ✗ or ?."""
     badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
-    if badges:
-        return "badge", badges[0] + (f" … {badges[-1]}" if len(badges) > 1 else "")
-    return ("soft", box.detail) if value is None else ("value", number(value))
+    sign = "✗" if "found" in classes else "?" if "suspect" in classes else ""
+    said = badges[0] + (f" … {badges[-1]}" if len(badges) > 1 else "") if badges else ""
+    if not (text := " ".join(filter(None, (sign, said)))):
+        return []
+    wide = len(text) * LETTER + 6
+    x, y = box.x + box.width - wide + 8, box.y - 8
+    rect = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="14" rx="3"/>'
+    return [f'<g class="badge">{rect}<text x="{x + 3:g}" y="{y + 11:g}">{_text(text)}</text></g>']
 
 
 def _classes(box: Box, marks: Marks) -> list[str]:
@@ -181,6 +199,10 @@ def _classes(box: Box, marks: Marks) -> list[str]:
         classes.append("boundary")
     if any(t in marks.failed for n in box.nodes for t in marks.makes.get(n, ())):
         classes.append("failed")
+    if any(n in marks.found for n in box.nodes):
+        classes.append("found")
+    elif any(n in marks.suspects for n in box.nodes):
+        classes.append("suspect")
     return classes
 
 

@@ -161,6 +161,11 @@ def title(finding: Document, quoted: Quoted = str) -> str:
     return f"{claim}: {region(finding, quoted)}"
 
 
+def is_proven(finding: Document) -> bool:
+    """Are a finding's nodes wrong by what was run, or only suspects: of a recording, or a region in doubt?"""
+    return finding["kind"] in ("culprit", "flaky")
+
+
 def everywhere(finding: Document) -> bool:
     """Does a finding stand for nearly all nodes, each of which is off alone?"""
     return bool(finding.get("alike")) and finding["signature"] != "refused"

@@ -9,6 +9,7 @@ from typing import Any
 from subgraph.drawing.layout import Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.svg import Marks, svg
+from subgraph.reports import is_proven
 from subgraph.reports._compared import JudgedTensor
 
 Document = dict[str, Any]
@@ -16,6 +17,7 @@ WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
+FOUND, SUSPECT = "found", "suspect"
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
     inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
     in_table = {row.index for row in rows}
     marks = Marks(
-        region={*inside, *(constant for constant, reader in network.folded.items() if reader in inside)},
-        badges={i: called(findings[k - 1], k if len(findings) > 1 else 0) for i, k in inside.items()},
+        found={i for i, k in inside.items() if called(findings[k - 1]) == FOUND},
+        suspects={i for i, k in inside.items() if called(findings[k - 1]) == SUSPECT},
+        badges={i: str(k) for i, k in inside.items() if len(findings) > 1},
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status == "fail"},
         makes=dict(enumerate(map(tuple, network.makes))),
@@ -50,7 +53,7 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
     keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
     drawings = []
     for width in WIDTHS:
-        layout = drawer.layout(keys, width)
+        layout = drawer.layout(keys, width, tall=bool(marks.values))
         marks = Marks(**vars(marks) | {"links": _links(layout, to, bad)})
         text = svg(layout, marks, document["model"]["file"], style=False)
         drawings.append(Drawing(layout.width, text, [_painted(layout, *state) for state in states]))
@@ -59,7 +62,7 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
 
 def called(finding: Document, number: int = 0) -> str:
     """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among several findings."""
-    word = "found" if finding["kind"] in ("culprit", "flaky") else "suspect"
+    word = FOUND if is_proven(finding) else SUSPECT
     return f"{word} {number}" if number else word
 
 
@@ -138,8 +141,9 @@ def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) ->
 # ---------------------------------------------------------------------------------------------------- the region
 
 
-def region_drawn(neighbours: Document | None) -> list[Drawing]:
-    """A finding's region, marked as wrong, and the nodes around it; empty without a region."""
+def region_drawn(finding: Document) -> list[Drawing]:
+    """A finding's region, marked as it is called, and the nodes around it; empty without a region."""
+    neighbours = finding.get("neighbours")
     if not neighbours or not neighbours["nodes"]:
         return []
     nodes = sorted(neighbours["nodes"], key=lambda node: node["index"])
@@ -160,8 +164,8 @@ def region_drawn(neighbours: Document | None) -> list[Drawing]:
         inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
         outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
     )
-    wrong = {tensor for k, node in enumerate(nodes) if node["inside"] for tensor in makes[k]}
-    marks = Marks(failed=wrong, makes=dict(enumerate(map(tuple, makes))))
+    wrong = {k for k, node in enumerate(nodes) if node["inside"]}
+    marks = Marks(found=wrong) if called(finding) == FOUND else Marks(suspects=wrong)
     drawer = Drawer(network)
     layouts = [drawer.layout(width=width) for width in WIDTHS]
     layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts

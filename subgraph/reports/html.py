@@ -92,7 +92,7 @@ def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO
     findings = [
         finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
                    "picture": pictures.get(k - 1),
-                   "drawing": region_drawn(finding.get("neighbours"))}
+                   "drawing": region_drawn(finding)}
         for k, finding in enumerate(summary.findings, 1)
     ]  # fmt: skip
     heading = f"{shown['model']['file']}: {summary.headline}"
@@ -231,7 +231,7 @@ def _view(finding: Document, number: int) -> Document:
         "sentences": sentences(finding),
         "evidence": evidence(finding),
         "stderr": stderr(finding),
-        "drawing": region_drawn(finding["neighbours"]),
+        "drawing": region_drawn(finding),
         "bars": chart.bars(finding["histogram"]) if finding["histogram"] else None,
         "curve": chart.chart(growth, (), words) if growth else None,
         "contributors": finding.get("contributors", ()),

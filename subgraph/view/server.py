@@ -186,7 +186,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             opened, width = asked.get("open"), asked.get("width", 1200)
             if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
                 raise UsageError("'open' must be a list of groups")
-            self._json(session.layout(opened, float(width) if isinstance(width, (int, float)) else 1200.0))
+            width = float(width) if isinstance(width, (int, float)) else 1200.0
+            self._json(session.layout(opened, width, tall=asked.get("tall") is True))
         elif self.path == "/api/node":
             index = asked.get("index")
             self._json(session.node(index if isinstance(index, int) else -1))

@@ -112,8 +112,8 @@ class ViewSession:
             "recordings": list(self.options.recordings),
         }
 
-    def layout(self, opened: Sequence[str] | None, width: float) -> dict[str, object]:
-        """The drawing with these groups open, and their keys.
+    def layout(self, opened: Sequence[str] | None, width: float, *, tall: bool = False) -> dict[str, object]:
+        """The drawing with these groups open, and their keys; `tall`: with room for errors.
 
         Raises:
             UsageError: no such group.
@@ -122,7 +122,8 @@ class ViewSession:
             keys = self.drawer.tree.shown(60) if opened is None else frozenset(opened)
             if unknown := sorted(keys - self.drawer.tree.numbers.keys()):
                 raise UsageError(f"no group '{unknown[0]}'")
-            return self.drawer.layout(keys, min(max(width, 320.0), 4000.0)).to_json() | {"open": sorted(keys)}
+            drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)
+            return drawn.to_json() | {"open": sorted(keys)}
 
     def node(self, index: int) -> dict[str, Any]:
         """All that the file says of a node: attributes, tensors with types and shapes, metadata.

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -99,6 +100,18 @@ def test_a_bisections_finding_is_the_region(model: Path) -> None:
     Path("run.json").write_text(json.dumps(run), encoding="utf-8")
     assert "  in   t2" in in_process("draw", model, "--values", ".", "-o", "m.html").text
     assert Path("m.html").read_text(encoding="utf-8").count("<details") == 8
+
+
+@pytest.mark.parametrize(("kind", "marked"), [("culprit", "found"), ("interval", "suspect"), ("unresolved", "suspect")])
+def test_only_what_is_proven_is_marked_as_found(model: Path, kind: str, marked: str) -> None:
+    """A recording's suspects, and a region in doubt, are dashed, with a question mark."""
+    run = RUNS["culprit"]()
+    run["findings"][0] |= {"indices": [3], "kind": kind}
+    Path("run.json").write_text(json.dumps(run), encoding="utf-8")
+    with mock.patch("subgraph.results.read", return_value=run):
+        in_process("draw", model, "--values", ".", "--depth", "9", "-o", "m.svg")
+    assert [key for key, classes in boxes("m.svg") if marked in classes] == ["#3"]
+    assert f">{'✗' if marked == 'found' else '?'}</text>" in Path("m.svg").read_text(encoding="utf-8")
 
 
 def test_two_models_are_numbered_where_they_differ(model: Path) -> None:

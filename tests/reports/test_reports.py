@@ -347,8 +347,8 @@ def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
     said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
     assert said[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
-    assert boxes.count("box node failed") == 2 and len(boxes) > 4
-    assert ("text", "MaxPool #5") in page.said and ("text", "✗ pad/Pad") in page.said
+    assert boxes.count("box node found") == 2 and len(boxes) > 4
+    assert ("text", "MaxPool #5") in page.said and ("text", "pad/Pad") in page.said and ("text", "✗") in page.said
 
 
 # ---------------------------------------------------------------------------------------------------- Markdown
@@ -534,7 +534,7 @@ def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
     said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
     assert said[0] == "float says"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
-    assert boxes.count("box node failed") == 4, "two nodes in each of two places"
+    assert boxes.count("box node suspect") == 4, "two nodes in each of two places"
     assert any(text.startswith("subcut manual start resnet.onnx -i FILE --within ") for text in said)
     text = render("text", COMPARED["interval"]())
     assert "at most 2 nodes: /down/pad/Pad, /down/pool/MaxPool" in text

@@ -62,6 +62,12 @@ class Tab:
         self.page.press("#search", "Tab")
         return self.page.locator(f"g.box[data-key='{self.key(label)}']")
 
+    def texts(self, label: str) -> list[str]:
+        """What stands in and at the box of a node, once it shows errors."""
+        box = self.box(label)
+        box.locator("text.value").wait_for()
+        return [str(text) for text in box.locator("text").all_text_contents()]
+
     def key(self, label: str) -> str:
         found = self.page.evaluate(LABELS)
         return f"#{found.index(label)}"
@@ -239,7 +245,16 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
         assert "✗ wrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)" in said and "explains 100 %" in said
         assert "next: subcut replay" in said and "subcut bundle" in said
     assert "found" in tab.box("stem/pool").get_attribute("class")
-    assert "✗ found 0.35" in tab.box("stem/pool").text_content()
+    assert tab.texts("stem/pool") == ["AveragePool", "pool", "✗", "✗ 0.35"]  # its name, that it is proven, its error
+    tab.box("stem/pool").click()
+    page.click("#end-here")
+    page.wait_for_function("() => document.querySelectorAll('g.region').length > 2")
+    frame = "g.box.found.region .frame"  # the region is seen in a bisected model, and so is the finding
+    style = f"(() => {{ const s = getComputedStyle(document.querySelector('{frame}')); return [s.stroke, s.fill]; }})()"
+    assert page.evaluate(style) == ["rgb(31, 95, 191)", "rgb(253, 236, 235)"]
+    over = "[...document.querySelectorAll('#near g.node')].filter(g => [...g.querySelectorAll(':scope > text')]"
+    over += ".some(t => t.getBBox().width > g.querySelector('.frame').getBBox().width - 4)).length"
+    assert page.evaluate(over) == 0  # no text runs over its frame
     assert page.locator("#stop").is_hidden()
     with page.context.expect_page() as waiting:
         page.click("text=Open the report")
@@ -254,7 +269,7 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     tab.page.wait_for_selector("#result .finding >> text=wrong")
     assert tab.text("#result").startswith("✗ wrong") and "first bad tensor stem/pool" in tab.text("#result")
     assert "✗ 0.35" in tab.box("stem/pool").text_content()
-    assert tab.box("stem/relu").text_content().endswith("0")
+    assert tab.texts("stem/relu") == ["Relu", "relu", "0"]
 
 
 @pytest.mark.rare
@@ -500,7 +515,10 @@ def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: 
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#result .finding button")
     assert "from /block3/conv15_output_0 and /block2/relu14_output_0 (good) to" in tab.text("#result")
-    assert "? " in tab.box("/block3/conv17").text_content()
+    suspect = tab.box("/block3/conv17")
+    assert suspect.locator(".badge").text_content() == "?"
+    dash = suspect.locator(".frame").evaluate("f => getComputedStyle(f).strokeDasharray")
+    assert dash not in ("none", "")
     assert "✗" not in tab.box("/block3/conv17").text_content()  # not recorded: neither right nor wrong
     assert tab.errors == []
     tab.page.close()

@@ -143,11 +143,14 @@ export class Drawing {
     for (const b of this.layout.boxes) {
       if (b.y > low || b.y + b.height < y || b.x > right || b.x + b.width < x) continue;
       const classes = this.classes(b), value = this.worst(b);
-      c.fillStyle = value !== undefined ? colours.levels[degree(value)] : classes.includes("agreed") ? colours.agree : colours.group;
-      c.strokeStyle = ["found", "suspect", "alone", "failed"].some(c => classes.includes(c)) ? colours.bad : classes.includes("region") || classes.includes("partly") ? colours.region : classes.includes("boundary") ? colours.amber : colours.line;
-      c.lineWidth = (classes.length > 1 ? 2.5 : 1) / zoom;
+      const has = (...names) => names.some(name => classes.includes(name)), proven = has("found", "alone");
+      c.fillStyle = proven ? colours.bad : value !== undefined ? colours.levels[degree(value)] : has("agreed") ? colours.agree : colours.group;
+      c.strokeStyle = has("region", "partly") ? colours.region : proven || has("suspect") ? colours.bad : has("boundary") ? colours.amber : colours.line;
+      c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) / zoom;
+      c.setLineDash(has("suspect") ? [4 / zoom, 3 / zoom] : []);
       if (b.kind !== "open") c.fillRect(b.x, b.y, b.width, b.height);
       c.strokeRect(b.x, b.y, b.width, b.height);
+      c.setLineDash([]);
     }
   }
 
@@ -201,9 +204,15 @@ export class Drawing {
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
     g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));
-    const sign = classes.includes("found") ? "✗ found " : classes.includes("suspect") ? "? " : classes.includes("alone") || classes.includes("failed") ? "✗ " : classes.includes("agreed") ? "✓ " : "";
-    g.append(element("text", { class: value === undefined ? "soft" : "value", x: middle, y: b.y + 29, "text-anchor": "middle" }, sign + (value === undefined ? b.detail : number(value))));
+    g.append(element("text", { class: "soft", x: middle, y: b.y + 29, "text-anchor": "middle" }, b.detail));
+    const sign = classes.includes("found") || classes.includes("alone") ? "✗" : classes.includes("suspect") ? "?" : classes.includes("agreed") ? "✓" : "";
+    if (sign) {
+      const badge = element("g", { class: "badge" }), x = b.x + b.width - 8;
+      badge.append(element("rect", { x, y: b.y - 8, width: 16, height: 14, rx: 3 }), element("text", { x: x + 8, y: b.y + 3, "text-anchor": "middle" }, sign));
+      g.append(badge);
+    }
     if (value !== undefined) {
+      g.append(element("text", { class: "value", x: middle, y: b.y + b.height - 7, "text-anchor": "middle" }, (classes.includes("failed") ? "✗ " : "") + number(value)));
       const high = b.height - 6, full = high * degree(value) / LEVELS.length;
       g.append(element("rect", { class: "empty", x: b.x + 3, y: b.y + 3, width: 5, height: high }));
       g.append(element("rect", { class: `l${degree(value)}`, x: b.x + 3, y: b.y + 3 + high - full, width: 5, height: full }));

@@ -80,8 +80,8 @@ export function resultPanel(event, token, show) {
 
 export function legend(marks) {
   const rows = [];
-  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect (dashed)", "--bad-panel"]);
-  if (marks.values.size) rows.push(["✗ wrong in place (red frame)", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
+  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect, dashed", "--bad-panel"]);
+  if (marks.values.size) rows.push(["✗ wrong in place", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
   $("legend").hidden = !rows.length;
   const items = rows.map(([text, colour]) => {
     const swatch = el("span", { class: "swatch" });

@@ -51,11 +51,12 @@ const told = (id, e) => {
 
 // ------------------------------------------------------------------------------------------------ groups
 
-let open = null;
+let open = null, tall = false; // boxes have room for errors once there are some
 
 async function layout(opened, keep) {
   const mine = ++order, before = keep && drawing.byKey.get(keep);
-  const answer = await post("/api/layout", { open: opened, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) });
+  tall ||= drawing.marks.values.size > 0;
+  const answer = await post("/api/layout", { open: opened, tall, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) });
   if (mine !== order) return; // a later one is under way
   const place = before && [(before.x - drawing.x) * drawing.zoom, (before.y - drawing.y) * drawing.zoom];
   open = new Set(answer.open);
@@ -74,7 +75,7 @@ function toggle(box) {
 
 async function reveal(nodes) {
   const keys = new Set([...open, ...nodes.slice(0, 50).flatMap(around)]);
-  if (keys.size > open.size) await layout([...keys]);
+  if (keys.size > open.size || !tall && drawing.marks.values.size) await layout([...keys]);
   const box = drawing.holder.get(nodes[0]);
   if (box) drawing.center(box);
   drawing.redraw();
@@ -266,6 +267,7 @@ function end(event) {
   }
   const found = (d.findings || []).flatMap(f => (f.indices || []).map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
   if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
+  else if (!tall && marks.values.size) layout([...open], cursor);
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
   else $("bisect").textContent = "Bisect";
   legend(marks);
