@@ -37,7 +37,7 @@ WAIT = 60_000  # milliseconds
 PIXELS = """kind => { const c = document.querySelector(`canvas[data-kind=${kind}]`);
 const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
 return Array.from({ length: d.length / 4 }, (_, k) => [...d.slice(4 * k, 4 * k + 3)]); }"""
-LABELS = "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1))).json()).labels"
+LABELS = "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1).split('&')[0])).json()).labels"
 
 
 class Tab:
@@ -230,6 +230,32 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.wait_for_function("b => document.querySelector('#node-panel h2').textContent !== b", arg=before)
+
+
+def test_undo_a_link_to_a_node_and_what_arrow_keys_say(tab: Tab) -> None:
+    page = tab.page
+    for name in ("stem/pad", "block1/add"):
+        page.fill("#start", name)
+        page.press("#start", "Enter")
+        page.wait_for_selector("#command >> text=" + name)
+    page.click("#undo")
+    page.wait_for_selector("#command >> text=stem/pad")
+    page.focus("#stage")
+    page.keyboard.press("Control+z")
+    page.wait_for_function("() => document.querySelector('#start').value === ''")
+    assert page.locator("#undo").is_disabled() and page.locator("g.region").count() == 0
+    tab.box("block1/add").click()
+    page.wait_for_function("() => location.hash.endsWith('&node=block1%2Fadd')")
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert tab.text("#node-panel h2") == "block1/add"
+    page.focus("#stage")
+    said = set()
+    for key in ("ArrowUp", "ArrowUp", *["ArrowDown"] * 8):
+        page.keyboard.press(key)
+        said.add(page.evaluate("document.querySelector('#said').textContent"))
+    assert any(text.startswith("stem/pad, Pad") for text in said), said
+    assert any("open group, Enter closes" in text for text in said), said
 
 
 def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, url: str) -> None:

@@ -37,7 +37,7 @@ export class Drawing {
     svg.append(this.world);
     this.layers = ["open", "lines", "boxes", "texts"].map(name => element("g", { "data-layer": name }));
     this.world.append(...this.layers);
-    this.marks = { region: new Set(), boundary: new Set(), values: new Map(), failed: new Set(), known: new Map(), selected: -1, hits: new Set() };
+    this.marks = { region: new Set(), boundary: new Set(), values: new Map(), failed: new Set(), known: new Map(), selected: -1, cursor: "", hits: new Set() };
     this.layout = { width: 1, height: 1, boxes: [], lines: [], stubs: [] };
     this.byKey = new Map();
     this.holder = new Map();
@@ -183,7 +183,7 @@ export class Drawing {
   }
 
   classes(box) {
-    const { region, boundary, failed, known, selected, hits } = this.marks, classes = [box.kind];
+    const { region, boundary, failed, known, selected, cursor, hits } = this.marks, classes = [box.kind];
     if (region.size) {
       const inside = box.nodes.filter(n => region.has(n)).length;
       if (inside) classes.push(inside === box.nodes.length ? "region" : "partly");
@@ -193,6 +193,7 @@ export class Drawing {
     const states = new Set(box.nodes.map(n => known.get(n)));
     for (const state of ["found", "suspect", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
     if (box.nodes.includes(selected) && box.kind === "node") classes.push("selected");
+    if (box.key === cursor && box.kind !== "node") classes.push("selected");
     if (hits.size && box.nodes.some(n => hits.has(n))) classes.push("hit");
     return classes;
   }

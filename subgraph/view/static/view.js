@@ -5,7 +5,7 @@ import { Drawing, number } from "/drawing.js";
 import { $, count, el, legend, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
-const token = location.hash.slice(1);
+const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
 const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
 let model, dropped = [], failing = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
 const byLabel = new Map();
@@ -92,20 +92,32 @@ async function select(node) {
   const { values, failed } = drawing.marks;
   const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
   const name = model.labels[node];
+  history.replaceState(null, "", `#${token}&node=${encodeURIComponent(name)}`);
   nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => look(node) });
 }
 
-function unselect() { drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
+function unselect() { history.replaceState(null, "", `#${token}`); drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
 
 async function choose(which, name) {
   $(which).value = name;
   await region(which);
 }
 
+const ends = ["\n"]; // all that start and end were
+
+function undo() {
+  if (ends.length < 2) return;
+  ends.pop();
+  [$("start").value, $("end").value] = ends.at(-1).split("\n");
+  region();
+}
+
 // `changed`: the field that the user set last. A new start below the old end clears the end.
 async function region(changed) {
   const start = $("start").value.trim(), end = $("end").value.trim(), marks = drawing.marks;
   const mine = lastEnds = `${start}\n${end}`; // the answer to an earlier question may come later
+  if (ends.at(-1) !== mine) ends.push(mine);
+  $("undo").disabled = ends.length < 2;
   told("refused", null);
   try {
     if (!start && !end) throw null;
@@ -391,15 +403,23 @@ function step(dx, dy) {
     if (b !== here && along > 1 && along + 2 * aside < least) { best = b; least = along + 2 * aside; }
   }
   if (!best) return;
-  cursor = best.key;
+  cursor = drawing.marks.cursor = best.key;
   drawing.center(best);
+  announce(best);
   if (best.kind === "node") select(Number(best.key.slice(1)));
-  else { unselect(); $("near").setAttribute("aria-label", best.title); }
+  else unselect();
+}
+
+// What a screen reader says of the box that the keyboard is on.
+function announce(box) {
+  const error = drawing.worst(box), kinds = { group: `group, ${count(box.nodes.length, "node")}, Enter opens`, open: "open group, Enter closes", node: box.label };
+  $("said").textContent = [box.title, kinds[box.kind] ?? box.kind, error === undefined ? "" : `error ${number(error)}`].filter(Boolean).join(", ");
 }
 
 function keys() {
   const arrows = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
   addEventListener("keydown", e => {
+    if (e.key === "z" && (e.ctrlKey || e.metaKey) && !/INPUT|TEXTAREA/.test(e.target.tagName)) { e.preventDefault(); undo(); return; }
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const typing = /INPUT|SELECT|TEXTAREA/.test(e.target.tagName), node = drawing.marks.selected;
     if (e.key === "/" && !typing) { e.preventDefault(); $("search").focus(); return; }
@@ -440,6 +460,7 @@ function buttons() {
   $("start").onchange = () => region("start");
   $("end").onchange = () => region("end");
   $("clear").onclick = () => { $("start").value = $("end").value = ""; region(); };
+  $("undo").onclick = undo;
   $("copy").onclick = async () => { await navigator.clipboard.writeText($("command").textContent); $("copy").textContent = "Copied"; setTimeout(() => { $("copy").textContent = "Copy"; }, 1500); };
   $("files").onchange = e => { take([...e.target.files]); e.target.value = ""; };
   addEventListener("dragover", e => { e.preventDefault(); $("drop").classList.add("over"); });
@@ -465,6 +486,8 @@ async function open_page() {
   listen();
   const [start, end] = JSON.parse(sessionStorage.getItem("ends") || '["",""]');
   if (start || end) { $("start").value = start; $("end").value = end; await region(); }
+  const node = place === undefined ? undefined : byLabel.get(decodeURIComponent(place));
+  if (node !== undefined) { await reveal([node]); await select(node); }
   document.body.dataset.ready = "yes";
 }
 
