@@ -206,7 +206,7 @@ def expected_rms(layer: CaffeLayer) -> float:
     """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a sum adds it."""
     powers = [layer.builder.rms.get(b, 1.0) ** 2 for b in layer.bottoms]
     match layer.text.type:
-        case "BatchNorm" | "InnerProduct":  # drawn so
+        case "BatchNorm" | "BN" | "InnerProduct":  # drawn so
             return 1.0
         case "Convolution" | "Deconvolution":
             return float((2 * powers[0]) ** 0.5)

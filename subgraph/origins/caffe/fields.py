@@ -1,19 +1,22 @@
 """The fields of a layer's parameters that change what it computes: names, kinds, defaults. A subset of `caffe.proto`.
 
 Facts from BVLC's caffe.proto (https://github.com/BVLC/caffe/blob/master/src/caffe/proto/caffe.proto); those of Permute,
-Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from DeepLab; `ceil_mode` from
-PSPNet. A field that is not listed is an error and not ignored: it may be a typo, or change the result.
+Normalize, PriorBox and DetectionOutput from the SSD branch of weiliu89, those of Interp from DeepLab; `ceil_mode` and
+`bn_param` from PSPNet's fork (`bn_mode`: SegNet's), ROIPooling from Fast R-CNN's, ShuffleChannel from farmingyard's
+ShuffleNet, Reorg and Upsample from the forks that darknet2caffe writes for. A field that is not listed is an error and
+not ignored: it may be a typo, or change the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.origins.caffe.text import Message, Scalar, Value
-from subgraph.text import clean, nearest
+from subgraph.text import clean
 
 # Per message: `name:kind`, with `=default`. A kind with `*` is repeated. `size` is an integer ≥ 0, `word` an enumerator
 # or string, `skip` is read by Caffe for training or speed only.
@@ -23,6 +26,9 @@ _MESSAGES = {
     "argmax_param": "out_max_val:bool=false top_k:size=1 axis:int",
     "batch_norm_param": "use_global_stats:bool=true moving_average_fraction:skip eps:float=1e-5 engine:skip "
     "scale_filler:skip bias_filler:skip",
+    # `frozen` and four blobs: PSPNet's; `bn_mode` and two: SegNet's and ENet's
+    "bn_param": "slope_filler:skip bias_filler:skip scale_filler:skip shift_filler:skip momentum:skip eps:float=1e-5 "
+    "frozen:skip engine:skip bn_mode:word",
     "bias_param": "axis:int=1 num_axes:int=1 filler:skip",
     "clip_param": "min:float max:float",
     "concat_param": "axis:int=1 concat_dim:int",
@@ -66,6 +72,9 @@ _MESSAGES = {
     "recurrent_param": "num_output:size=0 weight_filler:skip bias_filler:skip debug_info:skip expose_hidden:bool=false",
     "reduction_param": "operation:word=SUM axis:int=0 coeff:float=1",
     "relu_param": "negative_slope:float=0 engine:skip",
+    "reorg_param": "stride:size reverse:bool=false",
+    "roi_pooling_param": "pooled_h:size=0 pooled_w:size=0 spatial_scale:float=1",
+    "shuffle_channel_param": "group:size=1",
     "reshape_param": "shape:shape axis:int=0 num_axes:int=-1",
     "scale_param": "axis:int=1 num_axes:int=1 filler:skip bias_term:bool=false bias_filler:skip",
     "sigmoid_param": "engine:skip",
@@ -75,6 +84,7 @@ _MESSAGES = {
     "tanh_param": "engine:skip",
     "threshold_param": "threshold:float=0",
     "tile_param": "axis:int=1 tiles:size=0",
+    "upsample_param": "scale:size=1",
     "transform_param": "crop_size:size=0 scale:skip mirror:skip mean_file:skip mean_value:skip force_color:skip "
     "force_gray:skip",
     # The network and its layers; `V1` is `layers { type: CONVOLUTION }`, as Caffe wrote until 2014.
@@ -136,14 +146,20 @@ class Parameters:
             elif kind != "skip":
                 values[field] = _SCALARS[kind][0](default) if default or kind == "word" else None
         self.given = message or Message()
+        inside = _title(self.given, where) if name == "layer" else where
         for field, value in self.given.fields:
             if field not in kinds:
-                hint = f"did you mean '{nearest(field, kinds)[0]}'? what subcut does not know may change the result"
-                raise ModelError(f"{where}, line {value.line}: unknown field '{clean(field)}'", hint)
+                close = get_close_matches(field, kinds, 1)
+                hint = (
+                    f"did you mean '{close[0]}'? " if close else ""
+                ) + "what subcut does not know may change the result"
+                of = "" if name in ("net", "layer") else f" in {name}"
+                what = f"{where}, line {value.line}: unknown field '{clean(field)}'{of}"
+                raise ModelError(what, f"{hint}what subcut does not know may change the result")
             kind, repeated, _ = kinds[field]
             if kind == "skip":
                 continue
-            read = _value(kind, value, where, field)
+            read = _value(kind, value, where if kind in _SCALARS else inside, field)
             if repeated:
                 values[field].append(read)
             else:
@@ -166,6 +182,12 @@ def _kinds(name: str) -> dict[str, tuple[str, bool, str]]:
         kind, _, default = rest.partition("=")
         out[field] = kind.removesuffix("*"), kind.endswith("*"), default
     return out
+
+
+def _title(layer: Message, where: str) -> str:
+    """The prototxt and the layer, for what is wrong in its parameters."""
+    words = {name: value.text for name, value in layer.fields if isinstance(value, Scalar)}
+    return f"{where}: layer '{clean(words.get('name', ''))}' ({clean(words.get('type', ''))})"
 
 
 def _value(kind: str, value: Value, where: str, field: str) -> Any:

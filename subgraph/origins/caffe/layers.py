@@ -50,6 +50,34 @@ def batch_norm(layer: CaffeLayer) -> None:
     _normalise(layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps)
 
 
+def bn(layer: CaffeLayer) -> None:
+    """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale, shift."""
+    p, shape = layer.parameters("bn_param"), layer.shape
+    channels = shape[1] if len(shape) > 1 else 1
+    given = {name for name, _ in p.given.fields}
+    if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
+        likes = ("factor", "offset", "offset", "variance")
+        slope, bias, mean, variance = (layer.blob(k, (channels,), like).array() for k, like in enumerate(likes))
+        _normalise(layer, slope, bias, mean, variance, p.eps)
+    elif p.bn_mode in ("INFERENCE", "1"):
+        factor, shift = (layer.blob(k, (channels,), like).array() for k, like in enumerate(("factor", "offset")))
+        _normalise(layer, factor, shift, np.zeros(channels), np.ones(channels), 0.0)
+    else:
+        raise layer.refuse("takes the statistics of the batch (bn_mode is not INFERENCE)", "name the deploy.prototxt")
+
+
+def axpy(layer: CaffeLayer) -> None:
+    """SENet's: a · x + y; a `(N, C)` or `(N, C, 1, 1)`."""
+    scale, x, y = layer.shapes
+    if len(x) != 4 or x != y or scale[:2] != x[:2] or prod(scale[2:]) != 1:
+        raise layer.refuse("needs a scale per sample and channel, and two bottoms of one shape")
+    factor = layer.bottoms[0]
+    if len(scale) != 4:
+        factor = layer.step("reshape", "Reshape", [factor, layer.integers("shape", (*x[:2], 1, 1))])
+    product = layer.step("mul", "Mul", [factor, layer.bottoms[1]])
+    layer.last("Add", [product, layer.bottoms[2]], x)
+
+
 def _normalise(layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> None:
     names = ("gamma", "beta", "mean", "variance")
     values = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, (gamma, beta, mean, variance), strict=True)]
@@ -285,6 +313,8 @@ def unary(op: str) -> Any:
 
 
 LAYERS = {
+    "Axpy": axpy,
+    "BN": bn,
     "AbsVal": unary("Abs"),
     "BNLL": unary("Softplus"),
     "BatchNorm": batch_norm,

@@ -27,8 +27,8 @@ CONVERTERS: dict[str, Callable[[CaffeLayer], None]] = {
 }  # fmt: skip
 # (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in MANY_TOPS.
 _BOTTOMS = {
-    "Bias": (1, 2), "Concat": (1, 10_000), "Crop": (2, 2), "DetectionOutput": (3, 3), "Eltwise": (2, 10_000),
-    "LSTM": (2, 2), "PriorBox": (2, 2), "Scale": (1, 2),
+    "Axpy": (3, 3), "Bias": (1, 2), "Concat": (1, 10_000), "Crop": (2, 2), "DetectionOutput": (3, 3),
+    "Eltwise": (2, 10_000), "LSTM": (2, 2), "ROIPooling": (2, 2), "PriorBox": (2, 2), "Scale": (1, 2),
 }  # fmt: skip
 _MANY_TOPS = ("Slice", "Split")
 _INPUTS = ("AnnotatedData", "Data", "DummyData", "HDF5Data", "ImageData", "Input", "MemoryData", "WindowData")

@@ -125,6 +125,63 @@ def tile(layer: CaffeLayer) -> None:
     layer.last("Tile", [*layer.bottoms, layer.integers("repeats", repeats)], out)
 
 
+def shuffle_channel(layer: CaffeLayer) -> None:
+    """Channels of `group` groups, one of each in turn."""
+    group, (batch, channels, *rest) = layer.parameters("shuffle_channel_param").group, layer.shape
+    if not group or channels % group:
+        raise layer.refuse(f"cannot part {channels} channels into {group} groups")
+    _through(layer, (batch, group, channels // group, *rest), (0, 2, 1, *range(3, 3 + len(rest))), layer.shape)
+
+
+def reorg(layer: CaffeLayer) -> None:
+    """Darknet's: places become channels; its order is that of the inverse on the same memory, not space to depth."""
+    p, shape = layer.parameters("reorg_param"), layer.shape
+    s = p.stride
+    if not s or len(shape) != 4:
+        raise layer.refuse(
+            "needs a reorg_param with a stride, and a bottom with four axes", "forks differ in its default"
+        )
+    batch, channels, height, width = shape
+    if channels % (s * s) or (not p.reverse and (height % s or width % s)):
+        raise layer.refuse(f"cannot part {'×'.join(map(str, shape))} by {s}")
+    few = channels // (s * s)
+    if p.reverse:
+        out = (batch, few, height * s, width * s)
+        _through(layer, (batch, s, s, few, height, width), (0, 3, 4, 1, 5, 2), out)
+    else:
+        out = (batch, channels * s * s, height // s, width // s)
+        _through(layer, (batch, few, height, s, width, s), (0, 3, 5, 1, 2, 4), out)
+
+
+def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
+    """Reshape, transpose, reshape."""
+    tensor = layer.step("parts", "Reshape", [*layer.bottoms, layer.integers("parts", inner)])
+    tensor = layer.step("transpose", "Transpose", [tensor], perm=list(order))
+    layer.last("Reshape", [tensor, layer.integers("shape", out)], out)
+
+
+def upsample(layer: CaffeLayer) -> None:
+    """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is another."""
+    scale, shape = layer.parameters("upsample_param").scale, layer.shape
+    if not scale or len(shape) != 4:
+        raise layer.refuse("needs a scale, and a bottom with four axes")
+    inputs = [*layer.bottoms, "", layer.constant("scales", (1, 1, scale, scale))]
+    mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    layer.last("Resize", inputs, (*shape[:2], shape[2] * scale, shape[3] * scale), **mode)
+
+
+def roi_pooling(layer: CaffeLayer) -> None:
+    """Fast R-CNN's: the maximum of each cell of each box `(batch, x1, y1, x2, y2)`."""
+    p, (shape, boxes) = layer.parameters("roi_pooling_param"), layer.shapes
+    if not (p.pooled_h and p.pooled_w) or len(shape) != 4 or len(boxes) < 2 or boxes[1] != 5 or prod(boxes[2:]) != 1:
+        raise layer.refuse("needs pooled_h, pooled_w, and boxes of five numbers")
+    rois = layer.bottoms[1]
+    if len(boxes) > 2:
+        rois = layer.step("boxes", "Reshape", [rois, layer.integers("boxes", boxes[:2])])
+    sizes = {"pooled_shape": [p.pooled_h, p.pooled_w], "spatial_scale": p.spatial_scale}
+    layer.last("MaxRoiPool", [layer.bottoms[0], rois], (boxes[0], shape[1], p.pooled_h, p.pooled_w), **sizes)
+
+
 def interp(layer: CaffeLayer) -> None:
     """DeepLab's bilinear resizing, corners aligned."""
     p, shape = layer.parameters("interp_param"), layer.shape
@@ -239,8 +296,12 @@ LAYERS = {
     "Interp": interp,
     "LSTM": lstm,
     "Permute": permute,
+    "ROIPooling": roi_pooling,
+    "Reorg": reorg,
     "Reshape": reshape,
+    "ShuffleChannel": shuffle_channel,
     "Slice": slices,
     "Split": split,
     "Tile": tile,
+    "Upsample": upsample,
 }

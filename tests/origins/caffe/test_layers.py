@@ -259,6 +259,42 @@ def last_of_equal(x: Array, axis: int, k: int) -> tuple[Array, Array]:
     return order.astype(np.float64), np.take_along_axis(x, order, axis)
 
 
+def _spread(values: Array) -> Array:
+    return values.reshape(-1, 1, 1)
+
+
+def reorg(x: Array, s: int, *, reverse: bool) -> Any:
+    """Darknet's loop over the bottom's places: one side is read in order, the other at (c % few, …)."""
+    n, c, h, w = x.shape
+    few, flat = c // (s * s), x.reshape(-1)
+    out = np.empty_like(flat)
+    for place, (b, k, j, i) in enumerate(np.ndindex(n, c, h, w)):
+        row, column = j * s + k // few // s, i * s + k // few % s
+        other = column + w * s * (row + h * s * (k % few + few * b))
+        out[other if reverse else place] = flat[place if reverse else other]
+    return out.reshape((n, few, h * s, w * s) if reverse else (n, c * s * s, h // s, w // s))
+
+
+def test_roi_pooling() -> None:
+    """Fast R-CNN's loop: boxes are rounded to places, cells overlap, one without places is 0."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 9, 8)).astype(np.float32)
+    boxes = np.array([[0, 0, 0, 15, 17], [1, 3, 2, 9, 12], [1, 4, 4, 4, 4]], np.float32)
+    want = np.zeros((3, 3, 2, 3), np.float32)
+    for r, (batch, *box) in enumerate(boxes):
+        x0, y0, x1, y1 = (int(np.floor(v * 0.5 + 0.5)) for v in box)
+        height, width = max(y1 - y0 + 1, 1), max(x1 - x0 + 1, 1)
+        for i, j in np.ndindex(2, 3):
+            top, bottom = int(np.floor(i * height / 2)) + y0, int(np.ceil((i + 1) * height / 2)) + y0
+            left, right = int(np.floor(j * width / 3)) + x0, int(np.ceil((j + 1) * width / 3)) + x0
+            cell = x[int(batch), :, max(top, 0) : min(bottom, 9), max(left, 0) : min(right, 8)]
+            want[r, :, i, j] = cell.max((1, 2)) if cell.size else 0
+    sizes = {"pooled_h": 2, "pooled_w": 3, "spatial_scale": 0.5}
+    for shape in ((3, 5), (3, 5, 1, 1)):
+        prototxt = net(layer("ROIPooling", "y", "x boxes", roi_pooling_param=sizes), x=x.shape, boxes=shape)
+        values, _ = run(prototxt, {"x": x, "boxes": boxes.reshape(shape)})
+        np.testing.assert_array_equal(values[0], want)
+
+
 MOVES: list[tuple[str, Any, Sequence[tuple[int, ...]], str, dict[str, Any]]] = [
     ("Concat", lambda a, b: np.concatenate([a, b], 1), [X, X], "y", {}),
     ("Concat", lambda a, b: np.concatenate([a, b], 2), [X, (2, 6, 1, 5)], "y", {"concat_param": {"axis": -2}}),
@@ -276,6 +312,16 @@ MOVES: list[tuple[str, Any, Sequence[tuple[int, ...]], str, dict[str, Any]]] = [
     ("Reshape", lambda x: x.reshape(2, 2, -1), [X], "y", {"reshape_param": {"shape": {"dim": [0, 2, -1]}}}),
     ("Reshape", lambda x: x.reshape(2, 3, 2, 7, 5), [X], "y",
      {"reshape_param": {"axis": 1, "num_axes": 1, "shape": {"dim": [3, -1]}}}),
+    ("Axpy", lambda a, x, y: a[:, :, None, None] * x + y, [(2, 6), X, X], "y", {}),
+    ("Axpy", lambda a, x, y: a * x + y, [(2, 6, 1, 1), X, X], "y", {}),
+    ("BN", lambda x, s, b, m, v: _spread(s) * (x - _spread(m)) / np.sqrt(_spread(v) + 1e-3) + _spread(b), [X], "y",
+     {"bn_param": {"frozen": True, "eps": 1e-3}}),
+    ("BN", lambda x, s, b: _spread(s) * x + _spread(b), [X], "y", {"bn_param": {"bn_mode": "INFERENCE"}}),
+    ("ShuffleChannel", lambda x: x[:, [0, 3, 1, 4, 2, 5]], [X], "y", {"shuffle_channel_param": {"group": 2}}),
+    ("Reorg", lambda x: reorg(x, 2, reverse=False), [(2, 8, 4, 6)], "y", {"reorg_param": {"stride": 2}}),
+    ("Reorg", lambda x: reorg(x, 2, reverse=True), [(2, 8, 4, 6)], "y",
+     {"reorg_param": {"stride": 2, "reverse": True}}),
+    ("Upsample", lambda x: x.repeat(3, 2).repeat(3, 3), [X], "y", {"upsample_param": {"scale": 3}}),
     ("Tile", lambda x: np.tile(x, (1, 1, 3, 1)), [X], "y", {"tile_param": {"axis": 2, "tiles": 3}}),
     ("Eltwise", lambda a, b: a + b, [X, X], "y", {}),
     ("Eltwise", lambda a, b, c: a - 2 * b + c, [X] * 3, "y", {"eltwise_param": {"coeff": [1, -2, 1]}}),
@@ -375,6 +421,12 @@ REFUSED: list[tuple[str, Sequence[tuple[int, ...]], dict[str, Any], str]] = [
     ("PReLU", [(2,)], {}, "more axes than 2"),
     ("ReLU", [X, X], {}, "2 bottoms"),
     ("Tile", [X], {}, "would have the shape"),
+    ("Reorg", [(1, 8, 4, 4)], {}, "needs a reorg_param with a stride"),
+    ("Reorg", [(1, 6, 4, 4)], {"reorg_param": {"stride": 2}}, "cannot part"),
+    ("ShuffleChannel", [X], {"shuffle_channel_param": {"group": 4}}, "cannot part 6 channels into 4"),
+    ("BN", [X], {"bn_param": {"scale_filler": {"value": 1}}}, "takes the statistics of the batch"),
+    ("Axpy", [(2, 6), X, (2, 6, 7, 4)], {}, "two bottoms of one shape"),
+    ("Upsample", [X], {"upsample_param": {"upsample_h": 8}}, "unknown field 'upsample_h' in upsample_param"),
     ("LSTM", [(5, 2, 3), (5, 3)], {"recurrent_param": {"num_output": 2}}, "cont, of 5×2"),
 ]  # fmt: skip
 
