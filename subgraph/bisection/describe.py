@@ -317,8 +317,6 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     if verdict is None or not fails or finding.kind is FindingKind.FLAKY:
         return []
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
-    if trials.candidate_model:
-        withheld = "the candidate runs another model"
     if rank >= MAX_DIAGNOSED:
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
     region = trials.whole() if whole else oracle.region(finding.items)

@@ -5,13 +5,14 @@ Covers `diagnosis.diagnosis`, `diagnosis.conclusions`, `trials.similar_outputs` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from subgraph.comparison.judge import parse_criterion
@@ -361,14 +362,18 @@ def evidence(done: Done) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_bug_of_an_optimiser_is_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [(), ("--candidate-model", "other.onnx")], ids=["the model", "another model"])
+def test_a_bug_of_an_optimiser_is_explained(other: Sequence[str], tmp_path: Path) -> None:
     """The demo's fault, in a backend whose optimiser can be switched off."""
     in_process("demo", tmp_path / "bug")
+    copy = onnx.load(tmp_path / "bug" / "model.onnx")
+    copy.doc_string = "another one"
+    onnx.save(copy, tmp_path / "bug" / "other.onnx")
     wrong = tmp_path / "bug" / "wrong.py"
     call = "    join_pads_with_pools(network.graph)\n"
     text = wrong.read_text().replace(call, f'    if options.get("opt") != "disable":\n    {call}')
     wrong.write_text(text + 'def exact(options):\n    return {**options, "opt": "disable"}\n')
-    done = subcut("bisect", "model.onnx", "-c", "wrong.py", "--json", cwd=tmp_path / "bug")
+    done = subcut("bisect", "model.onnx", "-c", "wrong.py", *other, "--json", cwd=tmp_path / "bug")
     found = evidence(done)
     assert found["exact"] == "right with opt=disable: the candidate's optimiser is to blame"
     assert found["second"] == "onnx's own evaluator agrees with the reference"

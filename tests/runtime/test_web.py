@@ -82,6 +82,12 @@ def test_webgpu_computes_on_a_renderer_in_software_and_says_so(worker: Worker, t
     np.testing.assert_allclose(run(worker, tmp_path, x=X[:2].repeat(2)[:3]), np.exp(X[:2].repeat(2)[:3]), 1e-6)
 
 
+def test_an_error_is_told_without_where_it_was_built() -> None:
+    at = "/mnt/nvme/_work/1/s/onnxruntime/core/graph/model.cc:203 onnxruntime::Model::Model(ModelProto &&, int)"
+    text = f"Can't create a session. ERROR_CODE: 1, ERROR_MESSAGE: {at} Unsupported model IR version: 14"
+    assert web.PLACE.sub("", text) == "Unsupported model IR version: 14"
+
+
 def test_what_cannot_be_had_is_told(worker: Worker, tmp_path: Path) -> None:
     relu = model(tmp_path, RELU)
     for options, words in (

@@ -49,6 +49,7 @@ RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MINUTES = 10  # that npm may take
 TAKES_A_PAGE = 60_000  # milliseconds
 STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
+PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")  # before the message: where it was built
 
 
 def version() -> str:
@@ -199,7 +200,9 @@ class _Page:
         except Exception as e:
             self.spoilt = True
             raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}") from e
-        self.spoilt |= STATUS not in said.get("error", STATUS)
+        if error := said.get("error"):
+            self.spoilt |= STATUS not in error
+            said["error"] = clean(PLACE.sub("", str(error)))[:400]
         return said
 
     def close(self) -> None:
