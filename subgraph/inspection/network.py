@@ -42,13 +42,15 @@ def labelled(graph: Graph) -> Network:
 
 
 def type_text(proto: protobuf.TypeProto) -> str:
-    """`float32 1×3×?`: a dimension with a generated name is shown as unknown."""
+    """`float32 1×3×?`: a dimension with a generated name, or that is computed, is shown as unknown."""
     try:
         declared = declared_type(proto)
     except InputError:
         return str(proto.WhichOneof("value") or "")
     dims = declared.known_dims
-    return declared.text if dims is None else f"{declared.text} {shape_text(dims)}"
+    if dims is None:
+        return declared.text
+    return f"{declared.text} {shape_text([d if not isinstance(d, str) or d.isidentifier() else None for d in dims])}"
 
 
 def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:

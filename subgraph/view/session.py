@@ -23,7 +23,7 @@ from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, Usag
 from subgraph.graph.region import between
 from subgraph.inspection.describe import node_descriptions
 from subgraph.inspection.network import network
-from subgraph.inspection.summary import weight_summary
+from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.origins.source import source
 from subgraph.reports import found_inside
 from subgraph.reports.text import first_lines
@@ -98,6 +98,7 @@ class ViewSession:
         return {
             "model": graph.path.name,
             "key": self.opened.key,
+            "file": to_json(file_summary(graph)),
             "labels": [clean(graph.label(i)) for i in range(len(graph.nodes))],
             "ops": [clean(op) for op in graph.ops],
             "makes": [list(names) for names in graph.makes],

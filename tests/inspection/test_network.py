@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from subgraph.graph.graph import load
-from subgraph.inspection.network import network
+from subgraph.inspection.network import network, type_text
 
 
 def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:
@@ -27,3 +27,10 @@ def test_types_and_the_scopes_of_the_exporter_are_read(tmp_path: Path) -> None:
     drawn = network(load(tmp_path / "m.onnx"))
     assert drawn.types == {"x": "float32 batch×3", "y": "float32 1×?×?", "z": "float32 scalar"}
     assert drawn.scopes == [("layer1", "0"), ()]
+
+
+def test_a_size_that_is_computed_is_a_question_mark() -> None:
+    """`floor(floor(width/2 - 1/2)/2 - 1/2) + 1` tells nobody anything in a box; a name does."""
+    dims: list[str | int | None] = ["batch", 3, "floor(width/2 - 1/2) + 1", "unk__475", None]
+    proto = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, dims)
+    assert type_text(proto) == "float32 batch×3×?×?×?"

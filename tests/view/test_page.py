@@ -258,6 +258,15 @@ def test_undo_a_link_to_a_node_and_what_arrow_keys_say(tab: Tab) -> None:
     assert any("open group, Enter closes" in text for text in said), said
 
 
+def test_what_weights_hold_and_the_model_says_of_itself(tab: Tab) -> None:
+    tab.box("stem/conv").click()
+    row = tab.page.locator("#node-panel tr", has_text="weight").first
+    row.wait_for()
+    assert re.search(r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, [\d.]+ % zeros", row.inner_text())
+    tab.page.click("text=About the model")
+    assert "ai.onnx" in tab.text("#about") and "model.onnx" in tab.text("#about")
+
+
 def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, url: str) -> None:
     page = tab.page
     page.click("#bisect")
@@ -383,7 +392,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     assert "has shape 2×2; input 'x' takes 1×3×8×8" in tab.text("#failed")
     page.click("#dropped button")
     page.set_input_files("#files", tmp_path / "im.png")
-    page.click("summary")
+    page.click("summary >> text=Options")
     for field, text in (("mean", "1,2,3"), ("scale", "0.1"), ("seed", "7")):
         page.fill(f"#{field}", text)
     page.check("#dump")

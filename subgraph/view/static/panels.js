@@ -21,7 +21,23 @@ export function big(n) {
 }
 
 const shape = t => (t.shape === null || t.shape === undefined ? "any shape" : t.shape.map(d => (typeof d === "number" ? d : /^unk__/.test(d ?? "unk__") ? "?" : d)).join("×") || "scalar");
-const tensorRow = (word, t) => el("tr", {}, el("th", {}, word), el("td", {}, `${t.name}  ${t.type || "?"} ${shape(t)}`));
+const short = v => (typeof v === "number" ? String(Number(v.toPrecision(5))) : "–");
+
+// What a weight holds: a small one its value, any other its range.
+function holds(t) {
+  const r = t.range;
+  if (t.value !== null && t.value !== undefined) return JSON.stringify(t.value);
+  if (!r) return "";
+  const parts = r.elements === 1 ? [short(r.min)] : [`${short(r.min)} … ${short(r.max)}`, `mean ${short(r.mean)}`, `${(100 * r.zeros / (r.elements || 1)).toFixed(1)} % zeros`];
+  return [...parts, r.nan ? `${r.nan} NaN` : "", r.inf ? `${r.inf} Inf` : ""].filter(Boolean).join(", ");
+}
+const tensorRow = (word, t) => el("tr", {}, el("th", {}, t.made_by === "weight" ? "weight" : word), el("td", {}, `${t.name}  ${t.type || "?"} ${shape(t)}`, ...(holds(t) ? [el("br"), el("small", { class: t.range?.nan || t.range?.inf ? "odd" : "" }, holds(t))] : [])));
+
+export function modelPanel(file) {
+  const size = [file.bytes + file.external_bytes].map(big)[0];
+  const rows = { file: file.path, size: `${size}B`, opset: Object.entries(file.opsets).map(([domain, version]) => `${domain} ${version}`).join(", "), "IR version": file.ir_version, producer: file.producer, graph: file.graph };
+  $("about").replaceChildren(el("table", {}, ...pairs("", Object.fromEntries(Object.entries(rows).filter(([, text]) => text !== ""))), ...pairs("metadata", file.metadata)));
+}
 const pairs = (word, map) => Object.entries(map || {}).map(([key, value]) => el("tr", {}, el("th", {}, word ? `${word} ${key}` : key), el("td", {}, String(value))));
 
 export function nodePanel(node, errors, actions) {

@@ -2,7 +2,7 @@
 // server's: a reload asks for it again.
 
 import { Drawing, number } from "/drawing.js";
-import { $, count, el, legend, nodePanel, regionPanel, resultPanel } from "/panels.js";
+import { $, count, el, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
 const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
@@ -475,6 +475,7 @@ async function open_page() {
   if (!answer.ok) { $("lost").hidden = false; $("lost").textContent = `${model.error.what} ${model.error.hint}`; return; }
   document.title = `${model.model} · subcut`;
   $("model").textContent = model.model;
+  modelPanel(model.file);
   model.labels.forEach((label, n) => byLabel.set(label, n));
   $("names").replaceChildren(...model.labels.slice(0, 3000).map(value => el("option", { value })));
   $("candidate").replaceChildren(...model.candidates.map(name => el("option", { value: `candidate:${name}` }, name)), ...model.recordings.map(name => el("option", { value: `recording:${name}` }, `recording ${name}`)));
