@@ -53,6 +53,7 @@ class BundleRequest:
         command: the command that made the case, where its manifest does not say it.
         keep: fields and text files whose free texts go along; "all" for all of them.
         source: lines of the user's source code, with their paths, go along in models and documents.
+        metadata: other metadata and documentation of models go along.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class BundleRequest:
     force: bool = False
     keep: Sequence[str] = ()
     source: bool = False
+    metadata: bool = True
 
     @property
     def name(self) -> str:
@@ -161,6 +163,7 @@ def pack(request: BundleRequest) -> Packed:
     scripts = collect(request.candidate_files, request.bases, redactor)
     redactor = replace(
         redactor, scripts=frozenset(scripts), keep=frozenset(request.keep), source=request.source,
+        metadata=request.metadata,
         own_criterion=contents.has_own_criterion(case_files, evidence),
     )  # fmt: skip
     found_with = _found_with(evidence, redactor) if evidence else None
@@ -169,7 +172,10 @@ def pack(request: BundleRequest) -> Packed:
     with folders.scratch(request.target.parent) as work:
         if not request.source:
             models = {name: path for name, path in files.items() if isinstance(path, Path) and path.suffix == ".onnx"}
-            files |= {name: stripped(path, work, f"{k}.onnx") for k, (name, path) in enumerate(models.items())}
+            files |= {
+                name: stripped(path, work, f"{k}.onnx", not request.metadata)
+                for k, (name, path) in enumerate(models.items())
+            }
         return _packed(request, case_files, files, redactor, evidence, found_with)
 
 

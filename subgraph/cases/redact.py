@@ -98,7 +98,7 @@ class Redactor:
     Attributes:
         names: of nodes, tensors and files of the case. scripts: names of the candidate's files that go along.
         keep: names of fields and text files whose texts the user lets go; `ALL` for all of them.
-        source: the user lets lines of source code go, with their paths.
+        source: the user lets lines of source code go, with their paths. metadata: the modules' names, else.
         own_criterion: a criterion of subcut judged, so its sentences are ours.
         kept, left: names of the fields and files with texts that were kept, and left out.
     """
@@ -111,6 +111,7 @@ class Redactor:
     scripts: frozenset[str] = frozenset()
     keep: frozenset[str] = frozenset()
     source: bool = False
+    metadata: bool = True
     own_criterion: bool = True
     kept: set[str] = field(default_factory=set, compare=False)
     left: set[str] = field(default_factory=set, compare=False)
@@ -219,8 +220,12 @@ class Redactor:
         """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
+                if not self.metadata:
+                    return None
                 left = {"module": value["module"], "class": "", "file": None, "line": None, "code": None}
-                return value if self.source else left  # an empty class: not a module that a name alone tells
+                return (
+                    value if self.source else left if self.metadata else None
+                )  # an empty class: not a module that a name alone tells
             return self._mapping(value, key, inside or (key if key in SPEC_KEYS else ""))
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]

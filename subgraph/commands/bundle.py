@@ -62,6 +62,9 @@ def bundle(
             "without a terminal they are left out.",
         ),
     ] = None,
+    strip_metadata: Annotated[
+        bool, option("--strip-metadata", None, "Leave out all metadata and documentation of the models.")
+    ] = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -81,6 +84,8 @@ def bundle(
     from subgraph.cases import contents
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
+    if source_code and strip_metadata:
+        raise UsageError("--keep-source and --strip-metadata: source code is metadata", "give one of them")
     settings, path = project.load(), Path(source)
     graph = _load_model(path) if path.is_file() else None
     if graph is None:
@@ -92,7 +97,9 @@ def bundle(
     require_free(target, name, force=result.force)
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
-    request = BundleRequest(path, target, name, given, bases, force=result.force, keep=keep or ())
+    request = BundleRequest(
+        path, target, name, given, bases, force=result.force, keep=keep or (), metadata=not strip_metadata
+    )
     if graph is None and candidate is None:
         return _result(pack(_with_source(request, source_code)), path)
     model = graph.path if graph else path / MODEL
@@ -115,6 +122,8 @@ def _with_source(request: BundleRequest, send: bool | None) -> BundleRequest:
     from subgraph.cases import contents
     from subgraph.origins import source_metadata
 
+    if not request.metadata:
+        return request
     found = source_metadata.found(contents.of(request.folder).files)
     for model in found:
         log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))

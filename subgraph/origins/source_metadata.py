@@ -1,4 +1,4 @@
-"""Lines of the user's source code in models that are to be sent: found, and removed.
+"""Lines of the user's source code in models that are to be sent: found, and removed; or all metadata of the models.
 
 PyTorch's exporter writes into each node the stack of calls that it came from: absolute paths and lines of code. The
 older one writes a path into the node's documentation. Names of modules remain, which the weights' own names have, too.
@@ -37,45 +37,52 @@ def found(files: Mapping[str, Path]) -> list[SourceInModel]:
     return [SourceInModel(name, len(texts), max(map(_line, texts), key=len)) for name, texts in per_model if texts]
 
 
-def stripped(path: Path, folder: Path, name: str) -> Path:
-    """A copy of a model without source code, in a folder; the model itself where it holds none."""
+def stripped(path: Path, folder: Path, name: str, every: bool = False) -> Path:
+    """A copy of a model without source code, in a folder; the model itself where it holds none.
+
+    `every`: without any metadata and documentation.
+    """
     model = protobuf.read(path).model
-    if not list(_removed(model)):
+    if not list(_removed(model, every)):
         return path
     protobuf.rewrite(model, path, folder / name)
     return folder / name
 
 
-def _removed(message: Any) -> Iterator[str]:
-    """Remove what tells of source code from a message and all inside it; yields the stack traces and paths."""
+def _removed(message: Any, every: bool = False) -> Iterator[str]:
+    """Remove what tells of source code from a message and all inside it; yields the stack traces and paths.
+
+    `every`: removes, and yields, all metadata and documentation.
+    """
     if hasattr(message, "metadata_props"):
-        kept = [e for e in message.metadata_props if e.key == KEPT or not _tells(e.key)]
-        yield from (e.value for e in message.metadata_props if e.key == STACK_TRACE)
+        kept = [e for e in message.metadata_props if not every and (e.key == KEPT or not _tells(e.key))]
+        yield from (e.value for e in message.metadata_props if every or e.key == STACK_TRACE)
         if len(kept) < len(message.metadata_props):
             kept = [type(e).FromString(e.SerializeToString()) for e in kept]
             del message.metadata_props[:]
             message.metadata_props.extend(kept)
-    if message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string)):
+    documented = every and "doc_string" in message.DESCRIPTOR.fields_by_name and message.doc_string
+    if documented or (message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string))):
         yield _bytes(message.doc_string).decode(errors="replace")
         message.ClearField("doc_string")
     for field, value in message.ListFields():
         if field.name == "value_info" and field.type == field.TYPE_BYTES:
-            value[:] = [_without(data) for data in value]
+            value[:] = [_without(data, every) for data in value]
         elif field.type == field.TYPE_MESSAGE and field.message_type.name not in SIMPLE:
             for inner in value if field.is_repeated else [value]:
-                yield from _removed(inner)
+                yield from _removed(inner, every)
 
 
 def _tells(key: str) -> bool:
     return key.startswith(EXPORTER) or key == NAMESPACE
 
 
-def _without(data: bytes) -> bytes:
+def _without(data: bytes, every: bool) -> bytes:
     """A declaration of a tensor, which is kept as bytes, without metadata of the exporter."""
-    if EXPORTER.encode() not in data and NAMESPACE.encode() not in data:
+    if not every and EXPORTER.encode() not in data and NAMESPACE.encode() not in data:
         return data
     info = protobuf.protos().ValueInfoProto.FromString(data)
-    list(_removed(info))
+    list(_removed(info, every))
     return bytes(info.SerializeToString())
 
 

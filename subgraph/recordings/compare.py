@@ -23,6 +23,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import Alignment, is_coarse
+from subgraph.recordings.matching.follow import followed
 from subgraph.recordings.matching.match import confirmed_names, match_sample
 from subgraph.recordings.matching.matched import MatchedSample, Reason, TensorMatch
 from subgraph.recordings.reference_tensors import (
@@ -45,6 +46,7 @@ log = logging.getLogger("subcut")
 
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 MAX_ORDERS = 16  # ways to lay out a node's tensors that are tried where values confirm none
+MANY = 3  # things that went wrong at once, from which on the names are doubted
 AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 
 
@@ -88,10 +90,54 @@ def compare_run(trials: Trials, run: RecordedRun, choice: Choice = ALL) -> RunCo
 
 
 def _compared(trials: Trials, run: RecordedRun, choice: Choice) -> RunComparison:
-    graph, matched = trials.graph, match_run(trials, run)
+    """The run compared, with the matches that leave the least unexplained."""
+    matched, compared = _best(trials, run)
+    is_all = replace(choice, earlier=choice.earlier or ()) == ALL
+    if not is_all:
+        return _judged(trials, run, matched, choice)
+    compared = compared or _judged(trials, run, matched, ALL)
+    if _unexplained(compared) < MANY:
+        return compared
+    others = (_judged(trials, run, m, ALL) for m in _followed(run, matched, every=True))
+    return min((compared, *others), key=_unexplained)
+
+
+def match_best(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
+    """As `match_run`; where names and values leave doubt, the matches that leave the least unexplained."""
+    return _best(trials, run)[0]
+
+
+def _best(trials: Trials, run: RecordedRun) -> tuple[tuple[MatchedSample, ...], RunComparison | None]:
+    """The matches by names and values, or by the nodes; with the comparison, where both were compared."""
+    matched = match_run(trials, run)
+    log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
+    found = [(m, _judged(trials, run, m, ALL)) for other in _followed(run, matched) for m in (matched, other)]
+    best, compared = min(found, key=lambda pair: _unexplained(pair[1]), default=(matched, None))
+    if best is not matched:
+        log.info("%s: %s", run.name, best[0].summary())
+    return best, compared
+
+
+def _followed(
+    run: RecordedRun, matched: tuple[MatchedSample, ...], every: bool = False
+) -> list[tuple[MatchedSample, ...]]:
+    """The samples with what nodes and order tell, where they tell anything; `every`: as of `followed`."""
+    other = tuple(followed(m, run.samples[m.k], every) or m for m in matched)
+    return [other] if any(new is not old for new, old in zip(other, matched, strict=True)) else []
+
+
+def _unexplained(compared: RunComparison) -> int:
+    """How many things must have gone wrong: tensors that are wrong by themselves, entries of none, exchanged names."""
+    rows = [row for row in compared.rows.values() if row.failing]
+    wrong = sum(row.alone is None or row.alone.status is Status.FAIL for row in rows)
+    exchanged = any(match.is_exchanged for m in compared.matched for match in m.matches.values())
+    return wrong + len(compared.left_out(Reason.UNMATCHED)) + exchanged
+
+
+def _judged(trials: Trials, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice) -> RunComparison:
+    graph = trials.graph
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
     judging = _Judging(trials, list(matched), recorded, Precision(run.precision or trials.precision), choice)
     rows: dict[str, TensorRow] = {}
     for name in wanted:

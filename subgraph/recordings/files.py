@@ -30,6 +30,12 @@ ZIP = b"PK\x03\x04"
 HINT = "is it complete, and of the format that was named?"
 
 
+class DamagedFile(InputError):
+    """A file that contradicts its format; `file`: its name in the folder."""
+
+    file = ""
+
+
 @dataclass(frozen=True)
 class Files:
     """Regular files below a folder, in natural order; hidden ones are left out.
@@ -62,7 +68,9 @@ class Files:
 
     def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
         """The error for a file that contradicts its format."""
-        return InputError(f"cannot read {self.root / name}: {why}", hint)
+        error = DamagedFile(f"cannot read {self.root / name}: {why}", hint)
+        error.file = name
+        return error
 
     def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
         """The first bytes."""

@@ -6,6 +6,7 @@ Every format says how surely a folder is of its kind, and the most specific one 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,8 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames, same
-from subgraph.recordings.files import Files, scan
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, WrittenNames, same, unreadable
+from subgraph.recordings.files import DamagedFile, Files, scan
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
 from subgraph.text import clean, count, nearest
@@ -26,6 +27,8 @@ from subgraph.text import clean, count, nearest
 # Ends of files that hold lists, logs, models and programs
 NO_TENSORS = (".json", ".csv", ".md", ".log", ".txt", ".onnx", ".data", ".prototxt", ".tnnproto", ".tnnmodel", ".mnn",
               ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
+MAX_LOST = 0.1  # of the files, that may be damaged
+STATISTICS = frozenset("min max mean std stddev norm variance rmse mean_error max_abs_error l2norm sqnr".split())
 CHOOSE = "say which with --dump-format"
 
 _specs: WeakKeyDictionary[Graph, dict[str, TensorSpec]] = WeakKeyDictionary()  # inference starts a process
@@ -106,12 +109,31 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     """
     files = scan(place)
     format = _checked(format) if format else _detected(place, files)
-    entries = tuple(_module(format).entries(files, hints or DumpHints()))
+    entries = _entries(_module(format), files, hints or DumpHints())
     if not entries:
         raise InputError(f"no tensors in {place} in the format {format}", f"known formats: {', '.join(formats())}")
     read = {entry.file for entry in entries}
     others = [Path(n).suffix or "without an end" for n in files.names if n not in read and not n.endswith(NO_TENSORS)]
     return Recording(files.root, format, entries, Counter(others))
+
+
+def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEntry, ...]:
+    """The tensors; of a damaged file an entry that says why, where others can be read without it.
+
+    Raises:
+        InputError: most are damaged, or one that lists the others.
+    """
+    left, lost = files, list[DumpEntry]()
+    while True:
+        try:
+            return (*module.entries(left, hints), *lost)
+        except DamagedFile as e:
+            if e.file not in left.sizes or e.file.endswith(NO_TENSORS) or len(lost) + 1 > MAX_LOST * len(files.sizes):
+                raise
+            side, _, base = e.file.rpartition("/")
+            name = base.rpartition(".")[0] or base
+            lost.append(DumpEntry(e.file, unreadable, "", tensor=name, side=side, missing=e.what))
+            left = replace(left, sizes={n: size for n, size in left.sizes.items() if n != e.file})
 
 
 def detect(place: Path) -> list[str]:
@@ -171,6 +193,11 @@ def _detected(place: Path, files: Files) -> str:
         return surest[0]
     if surest:
         raise InputError(f"{place} may be {' or '.join(surest)}", f"{CHOOSE}: {surest[0]}, for example")
+    for name in files.ending(".csv", ".tsv", ".txt", ".json"):
+        words = set(re.findall(r"[a-z][a-z0-9_]*", files.head(name).decode(errors="replace").lower()))
+        if len(found := sorted(words & STATISTICS)) > 1:
+            what = f"{name} holds statistics of tensors ({', '.join(found)}), not their values"
+            raise InputError(f"no tensors in {place}: {what}", "have the tool dump the tensors themselves")
     what = f"{count(len(files.sizes), 'file')}, none of a known format" if files.sizes else "it is empty"
     raise InputError(f"no tensors in {place}: {what}", f"{CHOOSE}, if it is one of {', '.join(formats())}")
 

@@ -17,7 +17,8 @@ from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import BlockSums
-from subgraph.recordings.matching.match import EXACT, match_sample
+from subgraph.recordings.matching.match import match_sample
+from subgraph.recordings.matching.matched import EXACT
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun

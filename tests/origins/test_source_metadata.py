@@ -15,6 +15,7 @@ import typer
 from onnx import helper
 
 from subgraph.cases.redact import Redactor
+from subgraph.errors import UsageError
 from subgraph.origins.source_metadata import found, stripped
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import in_process
@@ -111,3 +112,19 @@ def test_reports_of_a_bisection_name_the_module_alone(tmp_path: Path) -> None:
     assert document["findings"][0]["sources"][0]["line"] is None
     in_process("bundle", folder, "-o", tmp_path / "b.zip", "--keep-source")
     assert b"project/torch_networks.py" in texts(tmp_path / "b.zip")
+
+
+def test_all_metadata_is_left_out_of_models_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = onnx.load(MODEL)
+    model.metadata_props.add(key="customer", value="acme")
+    model.doc_string = model.graph.doc_string = model.graph.node[0].doc_string = "made for acme"
+    onnx.save(model, "m.onnx")
+    in_process("bundle", "m.onnx", "-o", "b.zip")
+    assert b"acme" in texts(Path("b.zip"))
+    in_process("bundle", "m.onnx", "-o", "c.zip", "--strip-metadata")
+    left = texts(Path("c.zip"))
+    assert b"acme" not in left and b"name_scopes" not in left
+    assert Redactor(metadata=False).document({"rows": [{"source": SOURCE}]}) == {"rows": [{"source": None}]}
+    with pytest.raises(UsageError, match="source code is metadata"):
+        in_process("bundle", "m.onnx", "--strip-metadata", "--keep-source")

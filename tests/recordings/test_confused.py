@@ -1,4 +1,7 @@
-"""Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no value confirms."""
+"""Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no value confirms.
+
+Covers `recordings.matching.follow`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from fixtures.oracle import tapped
+from subgraph.errors import InputError
 from subgraph.graph.graph import load
 from subgraph.recordings import interval, recording, runs
 from subgraph.recordings.compare import compare_run
@@ -183,3 +187,48 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: 
     done = subcut(*words, cwd=tmp_path)
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out + done.err
     assert done.document["recordings"][0]["first_bad"] == "a"
+
+
+@pytest.mark.parametrize(
+    "form", ["numbered", "exchanged", "a pair before the fault", "a pair behind the fault", "shuffled and nameless"]
+)
+def test_a_fault_among_names_that_say_nothing_or_contradict_values(dump: Path, form: str) -> None:
+    """Only the planted node is named; each exchanged name was a suspect."""
+    written = values(dump.parent, "w2")
+    names = list(written)
+    turns = {
+        "exchanged": dict(zip(IMAGES, (*IMAGES[1:], IMAGES[0]), strict=True)),
+        "a pair before the fault": {"layer1.0": "layer1.1", "layer1.1": "layer1.0"},
+        "a pair behind the fault": {"act": "last", "last": "act"},
+    }
+    order = np.random.default_rng(0).permutation(len(names))
+    for k, (name, value) in enumerate(written.items()):
+        file = {"numbered": f"{k:04d}", "shuffled and nameless": f"t{order[k]}"}.get(form)
+        np.save(dump / f"{file or turns[form].get(name, name)}.npy", value)
+    found, places = compared(dump)
+    assert places == [["#1"]], (places, [row.match.note for row in found.rows.values()])
+    assert found.status is Status.FAIL
+    if form == "numbered":
+        assert len(found.rows) == len(names), "the order tells the rest"
+
+
+@pytest.mark.parametrize("text", [b"", b"garbage", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order'"])
+def test_one_unreadable_file_is_left_out_by_name(dump: Path, text: bytes) -> None:
+    for name, value in values(dump.parent, "w2").items():
+        np.save(dump / f"{name}.npy", value)
+    (dump / "rows.npy").write_bytes(text)
+    found, places = compared(dump)
+    assert places == [["#1"]] and len(found.rows) == 11
+    assert any("1 of 12 recorded tensors could not be read: " in note and "rows.npy" in note for note in found.notes)
+    for name in ("act", "last"):
+        (dump / f"{name}.npy").write_bytes(text)
+    with pytest.raises(InputError, match="cannot read"):
+        recording.open(dump)
+
+
+def test_a_table_of_statistics_says_what_it_is(dump: Path) -> None:
+    (dump / "layers.csv").write_text("layer,min,max,mean\nconv1,0,1,0.5\n", encoding="ascii")
+    with pytest.raises(
+        InputError, match=r"layers.csv holds statistics of tensors \(max, mean, min\), not their values"
+    ):
+        recording.open(dump)

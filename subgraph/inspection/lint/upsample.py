@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 
@@ -29,4 +31,6 @@ def _whole(node: LintNode) -> bool:
     """Are all scales known whole numbers?"""
     attribute = node.attribute("scales")
     scales = attribute if attribute is not None else node.constant(1)
-    return scales is not None and len(scales) > 0 and all(float(s) >= 1 and float(s).is_integer() for s in scales)
+    values = np.asarray([] if scales is None else scales)
+    known = values.ndim == 1 and values.size > 0 and values.dtype.kind in "fiu"
+    return bool(known and np.all((values >= 1) & (values == np.floor(values))))

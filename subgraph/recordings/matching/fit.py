@@ -69,10 +69,10 @@ class Fit:
         self._held.move_to_end(entry)
         return self._held[entry]
 
-    def aligned(self, entry: DumpEntry, tensor: str) -> TensorMatch:
-        """The entry as this tensor, in the alignment that brings it nearest; as other files are laid out where none is
-        near."""
-        reference = self.reference(tensor)
+    def aligned(self, entry: DumpEntry, tensor: str, reference: Array | None = None) -> TensorMatch:
+        """The entry as this tensor, in the alignment that brings it nearest to a value, the reference's if none is
+        given; as other files are laid out where none is near."""
+        reference = self.reference(tensor) if reference is None else reference
         if reference is None:
             return TensorMatch(entry, tensor)
         value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))

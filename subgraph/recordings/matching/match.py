@@ -20,6 +20,8 @@ from subgraph.recordings.dumps import DumpEntry, WrittenNames
 from subgraph.recordings.matching.align import Alignment, BlockSums, nan_to_inf, same_numbers
 from subgraph.recordings.matching.fit import Fit, Shapes, Turns
 from subgraph.recordings.matching.matched import (
+    COPY,
+    EXACT,
     LeftOutEntry,
     MatchedSample,
     Reason,
@@ -40,7 +42,6 @@ from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
-EXACT = 1e-5  # distance up to which no other tensor is considered
 
 
 def match_sample(
@@ -243,7 +244,7 @@ class _Matching:
             if match := self._chosen(entry, free):
                 chosen.setdefault(match.tensor, []).append(match)
             elif fitting and not free:
-                self._leave_out(entry, Reason.NOTHING, f"a copy of {fitting[0].tensor}")
+                self._leave_out(entry, Reason.NOTHING, f"{COPY} {fitting[0].tensor}")
             else:
                 left[entry] = bool(free)
         for tensor, rivals in chosen.items():
@@ -255,7 +256,7 @@ class _Matching:
             ):
                 self.matches[tensor] = best
                 for match in others:
-                    self._leave_out(match.entry, Reason.NOTHING, f"a copy of {tensor}")
+                    self._leave_out(match.entry, Reason.NOTHING, f"{COPY} {tensor}")
             else:
                 left |= dict.fromkeys((m.entry for m in (*others, best)), True)
         return left
@@ -383,7 +384,7 @@ class _Matching:
             if any(n in self.graph.weights for n in likely_names(entry.label)):
                 self._leave_out(entry, Reason.NOTHING)
             elif not explained and not entry.note and (twin := held.get(self._fit.digest(entry))):
-                self._leave_out(entry, Reason.NOTHING, f"a copy of {twin}")
+                self._leave_out(entry, Reason.NOTHING, f"{COPY} {twin}")
             else:
                 value, likely = self._fit.value(entry), self._names.likely(entry.label)
                 related = explained or entry.note or any(n in self.matches for n in likely)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,11 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
+
+COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
+EXACT = 1e-5  # distance up to which no other tensor is considered
+# How a match is found that its name does not tell.
+FOUND = {"value": "by value", "node": "by what nodes compute", "order": "by the order of the files"}
 
 
 class Reason(StrEnum):
@@ -51,7 +57,7 @@ class TensorMatch:
 
     Attributes:
         tensor: of the model.
-        how: "name", "value" or "map".
+        how: "name", "value", "node" (that computes or reads it), "order" (of the files) or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         orders: other alignments that its shape admits, where its value confirms none.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
@@ -79,7 +85,7 @@ class TensorMatch:
     @property
     def is_exchanged(self) -> bool:
         """Does it hold what the recording has under the name of another tensor, and that one another's?"""
-        return self.how == "value" and bool(self.name_says)
+        return self.how in FOUND and bool(self.name_says)
 
     @property
     def note(self) -> str:
@@ -104,12 +110,12 @@ class TensorMatch:
     def _name_note(self) -> str:
         """What the recording calls the tensor, if not as the model does."""
         if self.is_exchanged:
-            return f"the recording calls it {self.name_says}: names are exchanged, by their values"
+            return f"the recording calls it {self.name_says}: names are exchanged, {FOUND[self.how]}"
         if self.name_says:
             return f"the recording calls it {self.name_says}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
-        if self.how in ("value", "map"):
-            return f"{'found by value' if self.how == 'value' else 'as --map says'}: {calls}"
+        if self.how in FOUND or self.how == "map":
+            return f"{f'found {FOUND[self.how]}' if self.how in FOUND else 'as --map says'}: {calls}"
         return calls if self.tensor != self.entry.tensor and without_endings(self.entry.tensor) else ""
 
     def value(self, reference: Array) -> Array:
@@ -201,10 +207,10 @@ class MatchedSample:
 
     def summary(self) -> str:
         """In a few words, for people."""
-        by_value = sum(m.how == "value" for m in self.matches.values())
+        ways = Counter(m.how for m in self.matches.values())
         corrected = sum(bool(m.name_says) and not m.is_exchanged for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
-        more += [f"{by_value} found by value"] if by_value else []
+        more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
         unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))
         more += [f"{unmatched} of no tensor of the model"] if unmatched else []
         more += [f"{unread} that cannot be read"] if unread else []
