@@ -24,7 +24,7 @@ from subgraph import plugins
 from subgraph.commands.lint import text
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UnknownName, UsageError
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, load
 from subgraph.inspection import lint
 from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, LintContext, LintIssue
 from subgraph.inspection.lint._resize import COORDINATES, ROUNDED, Axis
@@ -641,3 +641,15 @@ def test_slips_are_answered(words: tuple[str, ...], code: int, says: str, folder
 def test_the_rules_are_listed(folder: Path) -> None:
     done = subcut("lint", "--rules", cwd=folder)
     assert done.code == 0 and [line.split()[0] for line in done.out.splitlines()] == RULES
+
+
+def test_scales_of_another_type_are_no_internal_error(tmp_path: Path) -> None:
+    """A damaged attribute ended lint in an internal error."""
+    node = helper.make_node("Upsample", ["x"], ["y"], "up", mode="nearest")
+    node.attribute.append(helper.make_attribute("scales", helper.make_tensor("t", TensorProto.FLOAT, [1, 2], [1, 2])))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in "xy"]
+    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]))
+    model.opset_import[0].version = 9
+    onnx.save(model, tmp_path / "m.onnx")
+    found = lint.run_rules(LintContext(load(tmp_path / "m.onnx")), ["upsample"])
+    assert [one.severity for one in found] == [WARNING]

@@ -5,6 +5,7 @@ No other exception, no hang, no gigabytes of memory. The damage is the same in e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -18,6 +19,7 @@ from typing import Any
 
 import onnx
 import pytest
+import typer
 
 from fixtures import graphs, resnet50
 from subgraph.errors import SubcutError
@@ -296,6 +298,29 @@ def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str
         assert memory < MEMORY, (k, line, memory, said)
         if code:
             assert said.startswith("error: ") or "warning: " in said or line[0] == "inspect", (k, line, said)
+
+
+READERS = (
+    lambda v: ("inspect", "model.onnx", "--no-run"),
+    lambda v: ("lint", "model.onnx"),
+    lambda v: ("cut", "model.onnx", "-s", v.start, "-e", v.end, "--no-capture", "--force"),
+    lambda v: ("draw", "model.onnx", "-o", "drawn.svg"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("name", VICTIMS)
+def test_no_damaged_model_is_an_internal_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A thousand of them in all, each inspected, linted, cut and drawn."""
+    monkeypatch.chdir(tmp_path)
+    victim = VICTIMS[name]
+    model = victim.build()
+    for data in chain(damaged(model, f"readers {name}", 28), bent(model, f"readers {name}", 28)):
+        Path("model.onnx").write_bytes(data)
+        for line in READERS:
+            with contextlib.suppress(SubcutError, typer.TyperException, OSError):
+                run_command.in_process("-q", *line(victim))
 
 
 def run(path: Path, *line: str) -> tuple[int, str, int]:
