@@ -17,8 +17,10 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from subgraph.commands import view
 from subgraph.errors import BackendError, InputError, SubcutError
 from subgraph.runtime.worker import Worker
+from subgraph.view.server import ViewServer
 from tests.helpers.run_command import chain, in_process
 
 BACKEND = """
@@ -38,7 +40,7 @@ READERS = {  # document → the commands that read it
     ],
     f"{FOUND}/manifest.json": [f"replay {FOUND}", f"bundle {FOUND} -o q.zip", "bisect m.onnx -c bad.py -i x.npy"],
     f"{FOUND}/run.json": [f"report {FOUND}/run.json -f {FORMS} -o r", f"bundle {FOUND} -o q.zip",
-                          f"bundle {FOUND}/culprit -o q.zip"],
+                          f"bundle {FOUND}/culprit -o q.zip", f"view {FOUND} --no-browser"],
     f"{FOUND}/culprit/manifest.json": [f"replay {FOUND} -c ort", f"bundle {FOUND} -o q.zip"],
     f"{LOOP}/state.json": ["manual log", "manual next", "manual good", "manual take", "manual undo"],
     f"{LOOP}/todo/1/manifest.json": ["manual take", f"replay {LOOP}/todo/1 -c ort", f"bundle {LOOP}/todo/1 -o q.zip"],
@@ -52,7 +54,25 @@ SETTINGS = {
     "candidates": {"a": {"spec": "ort", "timeout": 3.0, "memory_limit": "8G", "multi": False, "precision": "fp16"}},
 }  # fmt: skip
 ODD: st.SearchStrategy[Any] = st.sampled_from(
-    [None, -1, "x", "", [], {}, float("inf"), 10**400, 10**30, True, 1.5, ["a", {"b": 1}], "../../etc/passwd", "\0"]
+    [
+        None,
+        -1,
+        "x",
+        "7",
+        "nan",
+        "1e3",
+        "",
+        [],
+        {},
+        float("inf"),
+        10**400,
+        10**30,
+        True,
+        1.5,
+        ["a", {"b": 1}],
+        "../../etc/passwd",
+        "\0",
+    ]
 )
 DELETED = object()
 pytestmark = pytest.mark.slow
@@ -75,6 +95,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         in_process("-q", "replay", "b.zip")
         (folder / "subcut.json").write_text(json.dumps(SETTINGS))
         patch.setattr(Worker, "__init__", _no_process)
+        patch.setattr(view, "_serve", _looked_at)
         shutil.copytree(folder, folder / ".kept", ignore=shutil.ignore_patterns(".kept"))
         yield folder
     os.chdir(before)
@@ -82,6 +103,13 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _no_process(*_: object, **__: object) -> None:
     raise BackendError("nothing runs here")
+
+
+def _looked_at(server: ViewServer) -> None:
+    """What the page asks first."""
+    server.session.about()
+    server.session.layout(None, 1200)
+    json.dumps(server.session.runs.after(0, 0))
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -127,7 +155,7 @@ def put(documents: Path, file: str, document: Any) -> None:
 
 
 @pytest.mark.parametrize("file", READERS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)  # 480 of all kinds
 @given(st.data())
 def test_no_edited_document_is_an_internal_error(file: str, documents: Path, data: st.DataObject) -> None:
     document = json.loads((documents / ".kept" / file).read_text())

@@ -77,7 +77,7 @@ def error(value: Any) -> str:
 
 def size(judged: Document, value: Any) -> str:
     """The relative error of a verdict or step; where its values are NaN or infinite, that comes first: `NaN`."""
-    return "NaN" if judged["signature"] == "nan" else error(value)
+    return "NaN" if judged.get("signature") == "nan" else error(value)
 
 
 def element(value: Any) -> str:
@@ -401,7 +401,8 @@ def _alone(finding: Document, quoted: Quoted) -> str:
     seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
     share = f"; {off['count']} of {off['of']} values differ" if off else ""
     outputs = verdict["outputs"] if verdict else ()
-    decisive = next((j["name"] for j in outputs if j["why"] == verdict["why"]), worst["tensor"])  # whose reason it is
+    reasons = (j["name"] for j in outputs if j.get("why") == verdict["why"])
+    decisive = next(reasons, worst["tensor"])  # whose reason it is
     where = "" if decisive == worst["tensor"] else f"{quoted(worst['tensor'])}: "
     return f"alone, on the reference's inputs: {quoted(decisive)}{why}; {where}{seen}{share}"
 

@@ -654,7 +654,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ backends and doctor
 
-OURS = ["cmd", "litert", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract", *devices.names()]
+OURS = "cmd litert mnn onnx-reference opencv openvino ort torch tract web".split() + devices.names()
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
