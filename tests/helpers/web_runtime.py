@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import util
 from pathlib import Path
 
 from subgraph.runtime.backends import web
@@ -20,6 +21,8 @@ def borrow_release() -> None:
 
 def lacking() -> str:
     """Why onnxruntime-web cannot be run here without a network; "" if it can."""
+    if util.find_spec("playwright") is None:
+        return "the browser's driver is missing: pip install playwright"
     if not (FETCHED / f"{web.PACKAGE}-{web.NEWEST}").is_dir():
         return "onnxruntime-web is not there: `make build/cache/.web` has npm fetch it"
     return web.missing()
