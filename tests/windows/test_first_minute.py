@@ -152,12 +152,13 @@ def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
             return text
 
         assert b"<html" in ask("GET", "/")
-        ask("POST", "/api/run", {"kind": "cut", "start": "stem/pad", "end": "stem/pool"})
+        shown = {"model": json.loads(ask("GET", "/api/model"))["key"]}
+        ask("POST", "/api/run", shown | {"kind": "cut", "start": "stem/pad", "end": "stem/pool"})
         until(lambda: list(demo.glob("subcut_out/stem_pad__stem_pool/manifest.json")))
         until(lambda: not json.loads(ask("POST", "/api/stop", {}))["stopped"])  # the cut has ended
         below = psutil.Process(view.pid).children
         before = set(below(recursive=True))
-        ask("POST", "/api/run", {"kind": "bisect", "candidate": "wrong.py"})
+        ask("POST", "/api/run", shown | {"kind": "bisect", "candidate": "wrong.py"})
         until(lambda: set(below(recursive=True)) - before)
         started = set(below(recursive=True)) - before
         assert json.loads(ask("POST", "/api/stop", {}))["stopped"]
