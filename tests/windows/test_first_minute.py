@@ -152,7 +152,7 @@ def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
             return text
 
         assert b"<html" in ask("GET", "/")
-        shown = {"model": json.loads(ask("GET", "/api/model"))["key"]}
+        shown = {"model": json.loads(ask("GET", f"/api/model?token={token}"))["key"]}
         ask("POST", "/api/run", shown | {"kind": "cut", "start": "stem/pad", "end": "stem/pool"})
         until(lambda: list(demo.glob("subcut_out/stem_pad__stem_pool/manifest.json")))
         until(lambda: not json.loads(ask("POST", "/api/stop", {}))["stopped"])  # the cut has ended
