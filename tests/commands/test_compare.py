@@ -689,12 +689,11 @@ def test_doctor(here: Path) -> None:
     assert done.code == 0
     assert done.out.startswith("python 3.")
     assert re.search(r"^ort +ok  \d+\.\d+", done.out, re.MULTILINE)
-    assert "npu             ok  cmd\n" in done.out
-    assert (
-        "gone            fails  cannot run no-such-converter, ./gone.sh: check its path, and that it may be executed\n"
-        in done.out
-    )
-    assert "odd             fails  " in done.out
+    lines = {" ".join(line.split()) for line in done.out.splitlines()}
+    assert "npu ok cmd" in lines
+    gone = "cannot run no-such-converter, ./gone.sh: check its path, and that it may be executed"
+    assert f"gone fails {gone}" in lines
+    assert re.search(r"^odd +fails  ", done.out, re.MULTILINE)
     assert "unknown key 'rnu'" in done.out
     assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "run.sh", "subcut.toml"]
     found = subcut("doctor", "--json", cwd=here).document
@@ -709,9 +708,9 @@ def test_doctor(here: Path) -> None:
     states = {row["name"]: row["state"] for row in found["backends"]}
     assert states["gone"] == "fails" and states["ort"] == "ok"
     assert usable["torch"] or states["torch"] == "not installed"
-    for device in devices.names():  # whether it is there depends on the machine
-        del usable[device]
-    assert {row["name"]: row["usable"] for row in found["backends"] if row["name"] not in devices.names()} == usable
+    of_machine = {*devices.names(), "web"}  # whether these are there depends on the machine
+    usable = {name: there for name, there in usable.items() if name not in of_machine}
+    assert {row["name"]: row["usable"] for row in found["backends"] if row["name"] not in of_machine} == usable
     assert found["versions"]["onnxruntime"] == onnx_version()
 
 
@@ -721,9 +720,9 @@ def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
     (here / "subcut.toml").write_text("x = ")
     done = subcut("doctor", cwd=here, env={"PYTHONPATH": str(tmp_path)})
     assert done.code == 4
-    assert "ort             fails  ort cannot be used: no such library\n" in done.out
+    assert re.search(r"^ort +fails +ort cannot be used: no such library$", done.out, re.MULTILINE)
     assert "onnx-reference  ok  " in done.out
-    assert f"project file    fails  cannot read {here}/subcut.toml: " in done.out
+    assert re.search(rf"^project file +fails +cannot read {re.escape(str(here))}/subcut.toml: ", done.out, re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------------------------ streams
