@@ -688,7 +688,7 @@ def test_doctor(here: Path) -> None:
     done = subcut("doctor", cwd=here)
     assert done.code == 0
     assert done.out.startswith("python 3.")
-    assert re.search(r"^ort +ok  \d+\.\d+", done.out, re.MULTILINE)
+    assert re.search(r"^ort +ok +\d+\.\d+", done.out, re.MULTILINE)
     lines = {" ".join(line.split()) for line in done.out.splitlines()}
     assert "npu ok cmd" in lines
     gone = "cannot run no-such-converter, ./gone.sh: check its path, and that it may be executed"
