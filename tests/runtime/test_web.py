@@ -62,6 +62,8 @@ def test_one_page_serves_all_pieces_and_an_error_ends_none(worker: Worker, tmp_p
         run(worker, tmp_path, x=X, s=np.array([2, 2], np.int64))
     assert run(worker, tmp_path, x=X, s=np.array([1, -1], np.int64)).shape == (1, 3)
     assert first & {p.pid for p in browsers()}
+    worker.load("other", model(tmp_path, RELU), {})  # the first stays
+    assert run(worker, tmp_path, x=X, s=np.array([3, 1], np.int64)).shape == (3, 1)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-// What runs in the page of `web.py`: builds a session of onnxruntime-web and runs it. An error is an answer as well.
+// What runs in the page of `web.py`: builds sessions of onnxruntime-web and runs them. An error is an answer as well.
 
 const HERE = new URL('.', import.meta.url);
 const FILES = { wasm: 'ort.wasm.min.mjs', webgpu: 'ort.webgpu.min.mjs', webgl: 'ort.webgl.min.mjs' };
@@ -15,17 +15,22 @@ async function bytes(at) {
   return reply.arrayBuffer();
 }
 
-async function build({ model, provider, threads, level, layout }) {
+async function release(living) {
+  for (const [key, session] of sessions) {
+    if (living.includes(key)) continue;
+    sessions.delete(key);
+    await session.release();
+  }
+}
+
+async function build({ model, provider, threads, level, layout, living }) {
   if (!ort) {
     ort = await import(new URL(FILES[provider], HERE));
     ort.env.logLevel = 'error';
     ort.env.wasm.wasmPaths = HERE.href;
     ort.env.wasm.numThreads = threads;
   }
-  for (const [key, session] of sessions) {
-    sessions.delete(key);
-    await session.release();
-  }
+  await release(living);
   if (provider === 'webgpu' && !(await navigator.gpu?.requestAdapter())) throw new Error('this browser has no WebGPU');
   const asked = layout ? { name: provider, preferredLayout: layout } : provider;
   const options = { executionProviders: [asked], graphOptimizationLevel: level, logSeverityLevel: 3 };

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -136,6 +137,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     said = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
     if "error" in said:
         raise Refused(f"onnxruntime-web refuses the model: {said['error']}")
+    session = int(said["session"])
+    page.living.add(session)
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.input_arrays(feeds, inputs)
@@ -144,12 +147,13 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
             {"name": port.name, "type": port.dtype, "shape": list(array.shape), "at": at}
             for port, array, at in zip(inputs, arrays, places, strict=True)
         ]
-        given = page.ask("run", {"session": said["session"], "feeds": fed, "outputs": [port.name for port in outputs]})
+        given = page.ask("run", {"session": session, "feeds": fed, "outputs": [port.name for port in outputs]})
         if "error" in given:
             raise ModelError(f"onnxruntime-web: {given['error']}")
         ports = {port.name: port for port in outputs}
         return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
 
+    weakref.finalize(run, page.living.discard, session)  # the page releases it with the next request
     return run
 
 
@@ -157,17 +161,18 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
 
 class _Page:
-    """A page of a browser that holds one session. It is left for a new one after an error in it."""
+    """A page of a browser. It is left for a new one after an error in it.
+
+    Attributes:
+        living: the sessions that somebody may still run.
+    """
 
     _last: _Page | None = None
 
     def __init__(self, release: str, browser: str, provider: str) -> None:
         """`provider`: and the number of its threads, which a page cannot change."""
-        self.asked, self.spoilt = (release, browser, provider), False
+        self.asked, self.spoilt, self.living = (release, browser, provider), False, set[int]()
         self.server = _Server(fetched(release))
-        driver = _foreign.package("playwright.sync_api", "web")
-        os.environ["TMPDIR"] = short_name(tempfile.gettempdir())  # the browser's own folders go with this process's
-        self._driver: Any = driver.sync_playwright().start()
         self._browser: Any = self._launched(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
@@ -180,9 +185,9 @@ class _Page:
         provider = f"{options.get('ep', 'wasm')} {_foreign.threads('web', options)}"
         asked = str(options.get("version", NEWEST)), str(options.get("browser", "")), provider
         if cls._last is None or cls._last.spoilt or cls._last.asked != asked:
-            if cls._last:
+            if cls._last and not cls._last.living:
                 cls._last.close()
-                cls._last = None
+            cls._last = None
             cls._last = cls(*asked)
         return cls._last
 
@@ -196,7 +201,9 @@ class _Page:
             WorkerDied: the page crashed.
         """
         try:
-            said: dict[str, Any] = self._page.evaluate(f"request => self.subcut.{function}(request)", dict(request))
+            said: dict[str, Any] = self._page.evaluate(
+                f"request => self.subcut.{function}(request)", {**request, "living": [*self.living]}
+            )
         except Exception as e:
             self.spoilt = True
             raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}") from e
@@ -208,24 +215,32 @@ class _Page:
     def close(self) -> None:
         """End the browser."""
         self._browser.close()
-        self._driver.stop()
         self.server.close()
 
     def _launched(self, browser: str, provider: str) -> Any:
         """The browser, started without a window."""
         try:
             if browser in OF_PLAYWRIGHT:
-                return getattr(self._driver, browser).launch()
+                return getattr(_driver(), browser).launch()
             flags = [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)] if provider.startswith(GPU) else []
             place = _installed_browser() if browser in ("", "chromium") else browser
             root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
-            return self._driver.chromium.launch(executable_path=place, args=flags, chromium_sandbox=not root)
+            return _driver().chromium.launch(executable_path=place, args=flags, chromium_sandbox=not root)
         except Exception as e:
             errors = re.findall(r"\[err\] (.*(?:FATAL|ERROR|rror while).*)", str(e))[:1] or [
-                _foreign.message(e, "Browser logs")
+                _foreign.message(e, "╔" if "╔" in str(e) else "Browser logs")
             ]
             what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
-            raise BackendError(what, "apt install chromium, or browser=PATH of Chromium, Chrome or Edge") from e
+            own = f"playwright install {browser}" if browser in OF_PLAYWRIGHT else ""
+            raise BackendError(what, own or "apt install chromium, or browser=PATH of Chromium, Chrome or Edge") from e
+
+
+@cache
+def _driver() -> Any:
+    """Playwright, started once: a process takes no second one."""
+    package = _foreign.package("playwright.sync_api", "web")
+    os.environ["TMPDIR"] = short_name(tempfile.gettempdir())  # the browser's own folders go with this process's
+    return package.sync_playwright().start()
 
 
 @cache
