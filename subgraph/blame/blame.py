@@ -218,7 +218,9 @@ class Blame:
         """One release on the region."""
         if version == self._own(asked):
             return self._tried(version, self.verdict)
-        candidate = self.trials.candidate.of_release(version, asked.sources)
+        own = self.trials.candidate
+        # A version that a command switches is any word of the user's.
+        candidate = replace(own, release=version) if asked.switch else own.of_release(version, asked.sources)
         try:
             if asked.switch:
                 _switch(asked.switch, version)

@@ -113,10 +113,17 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
 
     Raises:
         InputError: it cannot be read.
+        UsageError: it is the search inside a node.
     """
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
-    return results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
+    found = results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
+    if body := found.get("body"):
+        what = f"{clean(place)} is the search inside {clean(str(body))}, which is not a model of its own"
+        raise UsageError(
+            what, f"open {clean(place)}/report.html, or view the bisection of the model, or the case in it"
+        )
+    return found
 
 
 def _model_of(found: Mapping[str, Any], folder: str) -> str:
@@ -137,11 +144,8 @@ def _model_of(found: Mapping[str, Any], folder: str) -> str:
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
     """
     Raises:
-        UsageError: the bisection is of another model, or of what is inside of a node.
+        UsageError: the bisection is of another model.
     """
-    if body := found.get("body"):
-        what = f"{folder} is the search inside {clean(str(body))}, which is not a model of its own"
-        raise UsageError(what, f"open {folder}/report.html, or view the bisection of the model, or the case in it")
     if found["model"].get("structure_sha256") != graph.skeleton.structure:
         what = f"{folder} is the bisection of another model than {graph.path.name}"
         raise UsageError(what, "stand in the folder of its model")
