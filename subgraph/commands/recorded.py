@@ -210,11 +210,9 @@ def cut_recorded(
 
 def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     """The same question; of the export, where the recordings are what `subgraph.torch.record` wrote of a module."""
-    from subgraph.origins.torch.record import MANIFEST, SCHEMA
-    from subgraph.recordings.files import scan
+    from subgraph.recordings.runs import is_of_module
 
-    written = [scan(folder.path).maybe_json(MANIFEST) for folder in recordings.folders if folder.path.is_dir()]
-    of_module = any(isinstance(made, dict) and made.get("schema") == SCHEMA for made in written)
+    of_module = any(is_of_module(folder.path) for folder in recordings.folders)
     return replace(asked, translated=True) if of_module else asked
 
 

@@ -37,6 +37,7 @@ from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
+from subgraph.text import clean
 from subgraph.trials.similar_outputs import fed_with
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -237,7 +238,9 @@ class _Judging:
         if reference is None:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
-        match = replace(match, remark=remark)
+        cast = next((cast for cast, seen in self.trials.unrounded.items() if seen == name), "")
+        told = f"the model casts it to a narrower type ({clean(cast)}), the recording does not" if cast else ""
+        match = replace(match, remark=remark or told)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
@@ -384,7 +387,7 @@ class _Judging:
         reference = outputs[meant].array()
         value, _ = match.compared(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
-        noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)
+        noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch, unrounded=trials.unrounded)
         return self._judge(meant, reference, value, k, noise.of(meant))
 
     def _save(self, name: str, sample: MatchedSample) -> Record:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,15 @@ from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 
+from subgraph.comparison.noise.casts import find_unrounded
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
+from subgraph.origins.torch.record import MANIFEST, SCHEMA
 from subgraph.precision import Precision
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, WrittenNames, same
-from subgraph.recordings.files import filled, natural_order
+from subgraph.recordings.files import filled, natural_order, scan
 from subgraph.recordings.matching.align import CODES, alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
@@ -141,7 +144,24 @@ class RecordedRuns:
         """What the runs are compared with, and the runs, of which each has no more samples than are fed."""
         setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
+            trials.unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
             yield trials, limit_samples(self.runs, len(trials.values.samples))
+
+
+def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
+    """Casts to a narrow type that the module has not from which the model was exported; none of another recording."""
+    if run.recording is None or not is_of_module(run.recording.folder):
+        return {}
+    written, entries = WrittenNames(graph.maker, run.plain), dict[str, DumpEntry]()
+    for entry in (e for sample in run.samples for e in sample):
+        entries |= dict.fromkeys(written.meant_by(entry), entry)
+    return find_unrounded(graph, entries, lambda name: entries[name].read())
+
+
+def is_of_module(folder: Path) -> bool:
+    """Is a folder what `subgraph.torch.record` wrote of a module?"""
+    made = scan(folder).maybe_json(MANIFEST) if folder.is_dir() else None
+    return isinstance(made, dict) and made.get("schema") == SCHEMA
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class ReferenceModel:
         freeze: tensors that compute shapes become constants in the cuts.
         shared_tensors: those of which both sides have values; None for all.
         roundings: runs the model itself, where the reference is what the model was made from.
+        unrounded: Casts that a translation added, as of `casts.find_unrounded`.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class ReferenceModel:
     freeze: bool = True
     shared_tensors: frozenset[str] | None = None
     roundings: Reference | None = None
+    unrounded: Mapping[str, str] = field(default_factory=dict)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, RegionNoise] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -178,11 +180,13 @@ class ReferenceModel:
         runs = self.roundings or self.reference
 
         def key(label: str) -> str:
-            return digest("noise/1", self.region_key(region, [tensors]), runs.identity(), label)
+            casts = [f"unrounded {name}" for name in sorted(self.unrounded)]
+            return digest("noise/1", self.region_key(region, [tensors], *casts), runs.identity(), label)
 
         return RegionNoise(
             self.graph, region, runs, tensors, self.scratch,
             lambda label, make: self.store.memo(key(label), make), other_program=self.roundings is not None,
+            unrounded=self.unrounded,
         )  # fmt: skip
 
     def region_key(self, region: Region, records: Feeds, *more: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.comparison.judge import parse_criterion
+from subgraph.comparison.noise.casts import find_unrounded
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -23,6 +24,7 @@ from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.trial import Trials
+from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
@@ -80,18 +82,20 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         values = ReferenceValues(graph, reference, samples, scratch / "values")
         candidate, other, shared, roundings = setup.candidate, setup.candidate_model, None, None
+        unrounded = dict[str, str]()
         if isinstance(other, Path):
             other = _paired(graph, other, setup, values, stack)
         else:  # a side may have some tensors only, as the module from which the model was exported
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
             shared = _shared_tensors(graph, sides)
-            roundings = None if sides[0] is None else stack.enter_context(Reference())
+            if sides[0] is not None:
+                roundings, unrounded = stack.enter_context(Reference()), _unrounded(values, sides[0])
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
         yield Trials(
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
-            shared_tensors=shared, roundings=roundings, candidate=candidate, workers=workers, rule=rule,
-            criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
+            shared_tensors=shared, roundings=roundings, unrounded=unrounded, candidate=candidate, workers=workers,
+            rule=rule, criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
         )  # fmt: skip
 
 
@@ -103,6 +107,16 @@ def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, sta
     pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map)
     log.info("%s", pair.summary())
     return pair
+
+
+def _unrounded(values: ReferenceValues, known: frozenset[str]) -> dict[str, str]:
+    """Casts to a narrow type of a translated model that the module has not, whose values these are."""
+
+    def value(name: str) -> Array:
+        values.need([name])
+        return values.records[0][name].array()
+
+    return find_unrounded(values.graph, known & values.graph.maker.keys(), value)
 
 
 def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> frozenset[str] | None:

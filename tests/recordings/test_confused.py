@@ -1,6 +1,6 @@
 """Recordings whose names are exchanged or written otherwise, and whose axes lie in an order that no value confirms.
 
-Covers `recordings.matching.follow`.
+Covers `recordings.matching.follow` and `comparison.noise.casts`.
 """
 
 from __future__ import annotations
@@ -187,6 +187,38 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: 
     done = subcut(*words, cwd=tmp_path)
     assert done.code == 1 and done.document["criterion"] == "noise:floor=1e-5", done.out + done.err
     assert done.document["recordings"][0]["first_bad"] == "a"
+
+
+def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
+    """A Cast to float16 and back made all that is behind it a claim of float16: an export that has one was right."""
+    text = """g (float[4, 16] x) => (float[4, 16] y) {
+        a = Mul (x, two) h = Cast <to = 10> (a) b = Cast <to = 1> (h) m = Transpose <perm = [1, 0]> (b)
+        n = Transpose <perm = [1, 0]> (m) y = Sigmoid (n) }"""
+    model = text_models.model(text, two=np.float32(1.7))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    x = np.random.default_rng(0).standard_normal((4, 16), np.float32)
+    np.save(tmp_path / "x.npy", x)
+
+    def compare(a: Array, b: Array, folder: str, module: bool = True) -> tuple[int, str, str]:
+        (tmp_path / folder).mkdir()
+        for name, value in {"a": a, "m": b.T, "y": 1 / (1 + np.exp(-b))}.items():
+            np.save(tmp_path / folder / f"{name}.npy", value)
+        if module:
+            (tmp_path / folder / "manifest.json").write_text('{"schema": "subcut.torch/1"}', encoding="utf-8")
+        done = subcut("compare", "m.onnx", "--recorded", folder, "-i", "x.npy", "--json", cwd=tmp_path)
+        (found,) = done.document["recordings"]
+        return (
+            done.code,
+            found["first_bad"],
+            next(r["runs"][0]["note"] for r in done.document["rows"] if r["tensor"] == "m"),
+        )
+
+    a = x * np.float32(1.7)
+    assert compare(a, a, "without") == (1, "m", "the model casts it to a narrower type (h), the recording does not")
+    assert compare(a, a, "device", module=False)[0] == 0, "a runtime may keep float32 between Casts"
+    narrow = a.astype(np.float16)
+    narrow[0, 0] = np.nextafter(narrow[0, 0], np.float16(9))  # between two of its steps both are right
+    assert compare(a, narrow.astype(np.float32), "with")[0] == 0
 
 
 @pytest.mark.parametrize(

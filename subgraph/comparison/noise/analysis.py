@@ -94,8 +94,11 @@ class RoundingSites:
         self.quantized.clear()
 
 
-def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Record]) -> RoundingSites:
-    """Where rounding acts. `records`: of the region's inputs at least. Complexity: linear in the nodes above it.
+def find_rounding_sites(
+    graph: Graph, region: Region, records: Mapping[str, Record], unrounded: Collection[str] = ()
+) -> RoundingSites:
+    """Where rounding acts. `records`: of the region's inputs at least; `unrounded`: as of `casts.find_unrounded`.
+    Complexity: linear in the nodes above it.
 
     Raises:
         ModelError: the graph has a cycle.
@@ -119,13 +122,13 @@ def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Reco
             sites.quantized.update(graph.makes[i])
         outputs = [name for name in graph.makes[i] if name in used]
         if sites.value_shaped.isdisjoint(outputs):
-            if rounds(graph.nodes[i]):
+            if rounds(graph.nodes[i]) and not any(n in unrounded for n in outputs):
                 rounded += outputs
             elif _makes_floats(graph, i):
                 converted += outputs
     sites.rounded, sites.converted, sites.quantizers = tuple(rounded), tuple(converted), tuple(quantizers)
     sites.exact_reads = frozenset((i, k) for i in order for k in _exact_reads(graph, i, i in shape_nodes))
-    sites.coarsest = _coarsest_types(graph, region, order, records)
+    sites.coarsest = _coarsest_types(graph, region, order, records, unrounded)
     return sites
 
 
@@ -195,7 +198,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
     else:
         choices, steps = _outputs_at(node, CHOICES.get(op, ())), _outputs_at(node, STEPS.get(op, ()))
         if _casts_to_integers(node):
-            (choices if _cast_type(node) == "bool" else steps).update(makes)
+            (choices if cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
     sites.behind_choice |= choices
     sites.behind_steps |= steps
@@ -210,7 +213,7 @@ def _exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
 
 
 def _coarsest_types(
-    graph: Graph, region: Region, order: Iterable[int], records: Mapping[str, Record]
+    graph: Graph, region: Region, order: Iterable[int], records: Mapping[str, Record], unrounded: Collection[str]
 ) -> dict[str, str]:
     """Of each tensor the float type with the largest unit roundoff among itself and all that it depends on; what a Cast
     rounds says nothing of tensors elsewhere."""
@@ -221,7 +224,7 @@ def _coarsest_types(
         node, own = graph.nodes[i], list[int]()
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
             own = [a.t.data_type for a in node.attribute if a.name == "value"]
-        elif graph.ops[i] == "Cast":
+        elif graph.ops[i] == "Cast" and not any(n in unrounded for n in graph.makes[i]):
             own = [attribute(node, "to", 0)]
         read = [types[n] for n in graph.reads[i] if n in types]
         found = coarsest((*read, *(dtypes.TYPES[t][0] for t in own if t in dtypes.TYPES)))
@@ -242,7 +245,7 @@ def rounds(node: protobuf.NodeProto) -> bool:
     if op.startswith("Scatter"):
         return attribute(node, "reduction", "none") not in ("none", "max", "min")
     if op == "Cast":  # to a narrower type: runtimes keep float32 between float16 nodes
-        return _cast_type(node) in ("float16", "bfloat16")
+        return cast_type(node) in ("float16", "bfloat16")
     return op not in EXACT and op not in BODY_OPS
 
 
@@ -266,10 +269,15 @@ def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
     return 1 if node.op_type == "ConvTranspose" else 0
 
 
+def cast_type(node: protobuf.NodeProto) -> str:
+    """The element type that a Cast casts to."""
+    return dtypes.name_of(attribute(node, "to", 0))
+
+
 def _makes_floats(graph: Graph, i: int) -> bool:
     """Does an exact node make float values that were in no float tensor before?"""
     if graph.ops[i] == "Cast":
-        return _cast_type(graph.nodes[i]) in FLOATS
+        return cast_type(graph.nodes[i]) in FLOATS
     return graph.ops[i] in ("Range", "ConstantOfShape", "CastLike", "OneHot")
 
 
@@ -297,10 +305,5 @@ def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     return frozenset(n.op_type for n in (*inner, *all_nodes(chain.from_iterable(functions))))
 
 
-def _cast_type(node: protobuf.NodeProto) -> str:
-    """The element type that a Cast casts to."""
-    return dtypes.name_of(attribute(node, "to", 0))
-
-
 def _casts_to_integers(node: protobuf.NodeProto) -> bool:
-    return node.op_type == "Cast" and "float" not in _cast_type(node)
+    return node.op_type == "Cast" and "float" not in cast_type(node)

@@ -11,7 +11,7 @@ needed; a run serves all outputs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ class RegionNoise:
         *,
         other_program: bool = False,
         own_steps: bool = True,
+        unrounded: Collection[str] = (),
     ) -> None:
         """Runs nothing yet.
 
@@ -78,9 +79,10 @@ class RegionNoise:
                 `reference` is added to them.
             own_steps: where the region quantizes, perturbed runs move its codes by a step. False: no more than rounding
                 before the quantizer moves them.
+            unrounded: Casts of the model by which the candidate's program does not round: they excuse nothing.
         """
         self.graph, self.region, self.tensors = graph, region, tensors
-        self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve())
+        self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve(), unrounded)
         if not own_steps:
             self.sampler.sites.forget_quantizers()
         self._memo, self._scratch, self._other_program = memo or self._make, scratch, other_program

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,6 +91,7 @@ class NoiseSampler:
     Attributes:
         tensors: records of the region's inputs, shapes and outputs at least, with absolute files.
         scratch: folder for intermediate values; the caller removes it.
+        unrounded: as of `casts.find_unrounded`.
     """
 
     graph: Graph
@@ -98,6 +99,7 @@ class NoiseSampler:
     reference: Reference
     tensors: Mapping[str, Record]
     scratch: Path
+    unrounded: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self._key = f"noise{next(_NUMBERS)}"
@@ -109,7 +111,7 @@ class NoiseSampler:
     def sites(self) -> RoundingSites:
         """Where rounding acts in the region."""
         boundary = {n: self.tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self.tensors}
-        return find_rounding_sites(self.graph, self.region, boundary)
+        return find_rounding_sites(self.graph, self.region, boundary, self.unrounded)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
