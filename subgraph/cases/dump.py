@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from subgraph import system
 from subgraph.cases import case
 from subgraph.cases.case import Case, ModelSource, ReferenceEntry, ResultPlace, SampleEntry, TensorEntry
 from subgraph.cases.layout import sample_names
@@ -50,11 +49,16 @@ class DumpManifest:
 
 
 def dump(
-    graph: Graph, request: DumpRequest, place: ResultPlace, reference: Reference, feeding: Feeding | None = None
+    graph: Graph,
+    request: DumpRequest,
+    place: ResultPlace,
+    reference: Reference,
+    feeding: Feeding | None = None,
+    command: str = "",
 ) -> Case:
     """Run the ancestors of the tensors once per sample and write them, a folder per sample where there are several.
 
-    `feeding`: what the model is fed, where that is not as the request says.
+    `feeding`: what the model is fed, where that is not as the request says. `command`: for the manifest.
 
     Raises:
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
@@ -80,7 +84,7 @@ def dump(
             tensors.append(case.tensor_of(graph, name, stored))
         manifest = DumpManifest(
             source=source,
-            command=system.join(["subcut", "dump", *request.tensors]),
+            command=command,
             request=plain_request,
             tensors=tensors,
             samples=[case.sample_of(s) for s in captured],

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, inside, log, options
+from subgraph.commands import Result, command_line, inside, log, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
@@ -63,7 +63,7 @@ def dump(
                 tensor_format=tensor_format,
             )
             place = ResultPlace(folder.parent, folder.name, result.force)
-            return _result(write_dump(graph, request, place, reference, feeding))
+            return _result(write_dump(graph, request, place, reference, feeding, command_line()))
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import plugins
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, options
-from subgraph.commands.options import Text, option
+from subgraph.commands import Result, command_line, options
+from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import known_layout
-from subgraph.storage.convert import TensorFormat, formats
+from subgraph.errors import UsageError
+from subgraph.storage.convert import WRITTEN_LAYOUTS, TensorFormat, formats
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
+    from subgraph.graph.graph import Graph
     from subgraph.recordings.dumps import DumpHints
 
 
@@ -44,7 +49,16 @@ def export(
         ),
     ] = None,
     model: Annotated[
-        Text, option("--model", "MODEL", "Model that gives the types and shapes of files without a header.")
+        Text,
+        option("--model", "MODEL", "Model that gives types and shapes of files without a header, and scales of codes."),
+    ] = None,
+    tensor: Annotated[
+        Texts,
+        option(
+            "--tensor",
+            "NAME=FORM",
+            "Form of these tensors: int8:scale=0.02:zero=-3:NHWC, or a part of that. NAME may be a glob. Repeatable.",
+        ),
     ] = None,
     dump_layout: Annotated[
         Text, option("--dump-layout", "NHWC", "Layout of files without a header, if not the model's.")
@@ -54,26 +68,56 @@ def export(
     """Convert tensor files: element type, layout, file format.
 
     Reads a case, dumps of subcut and of other tools, and folders of .npy files. What the conversion loses is counted.
+    Integers with a scale are codes: real = (code - zero) * scale.
 
     Examples:
       subcut export dumps -o fp16 --format bin --dtype float16
-      subcut export dumps -o nhwc --layout NHWC --model model.onnx
+      subcut export dumps -o int8 --dtype int8 --model quantized.onnx
+      subcut export dumps -o device --layout NHWC --tensor 'data=uint8:scale=0.02:zero=128'
     """
+    from subgraph.graph.graph import load
+    from subgraph.recordings.export import Forms, scales_in
     from subgraph.recordings.export import export as write_tensors
 
-    tensor_format = TensorFormat(form.dtype or "", (form.layout or "").upper())
+    graph = load(model) if model else None
+    rest = TensorFormat(form.dtype or "", (form.layout or "").upper())
+    own = dict(_own_form(words, rest.dtype) for words in tensor or ())
+    forms = Forms(rest, own, scales_in(graph) if graph else {})
     folder = Path(output)
     place = ResultPlace(folder.parent, folder.name, result.force)
-    hints = _dump_hints(model, dump_layout)
-    written = write_tensors(
-        Path(source), place, formats(form.formats or "bin"), tensor_format, dump_format or "", hints
-    )
-    return _result(written)
+    hints = _dump_hints(graph, dump_layout)
+    kinds = formats(form.formats or "bin")
+    return _result(write_tensors(Path(source), place, kinds, forms, dump_format or "", hints, command_line()))
+
+
+def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
+    """`data=int8:scale=0.02:zero=-3:NHWC` -> the name or glob, and the form; `dtype`: where it names none.
+
+    Raises:
+        UsageError: it is no such text. UnknownName: no such element type.
+    """
+    name, _, form = words.partition("=")
+    parts = [part for part in form.split(":") if part]
+    numbers = dict(part.split("=", 1) for part in parts if "=" in part)
+    plain = [part for part in parts if "=" not in part]
+    layouts = [part.upper() for part in plain if part.upper() in WRITTEN_LAYOUTS]
+    dtypes = [part for part in plain if part.upper() not in WRITTEN_LAYOUTS]
+    hint = "as in data=int8:scale=0.02:zero=-3:NHWC"
+    if not parts or len(layouts) > 1 or len(dtypes) > 1 or not numbers.keys() <= {"scale", "zero"}:
+        raise UsageError(f"--tensor {words}: expected NAME=DTYPE:scale=S:zero=Z:LAYOUT, or a part of that", hint)
+    try:
+        scale = Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),)) if numbers else None
+    except (KeyError, ValueError) as e:
+        raise UsageError(f"--tensor {words}: scale is a number, zero a whole one beside it", hint) from e
+    if scale and not 0 < scale.step[0] < math.inf:
+        raise UsageError(f"--tensor {words}: a scale is above 0", hint)
+    found = next(iter(dtypes), dtype if scale else "")
+    return name, TensorFormat(found, next(iter(layouts), ""), scale)
 
 
 def _result(written: Case) -> Result:
     m = written.manifest
-    rows = [(f["file"], f["dtype"], shape_text(tuple(f["shape"])), f["layout"], f["loss"]) for f in m["exported"]]
+    rows = [(f["file"], _type(f), shape_text(tuple(f["shape"])), f["layout"], f["loss"]) for f in m["exported"]]
     widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
     lines = [
         "  ".join(f"{clean(str(cell)):<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)).rstrip()
@@ -85,11 +129,15 @@ def _result(written: Case) -> Result:
     return Result(document | {k: v for k, v in m.items() if k != "schema"}, text)
 
 
-def _dump_hints(model: str | None, layout: str | None) -> DumpHints:
+def _type(file: Mapping[str, Any]) -> str:
+    """`int8:scale=0.02:zero=-3`, as it would be typed."""
+    return f"{file['dtype']}:scale={file['scale']:g}:zero={file['zero_point']}" if "scale" in file else file["dtype"]
+
+
+def _dump_hints(graph: Graph | None, layout: str | None) -> DumpHints:
     """Types, shapes and layout of a dump's headerless files, as far as the command line tells them."""
-    from subgraph.graph.graph import load
     from subgraph.recordings import recording
     from subgraph.recordings.dumps import DumpHints
 
     word = known_layout(layout)
-    return recording.hints_of(load(model), word) if model else DumpHints(layout=word)
+    return recording.hints_of(graph, word) if graph else DumpHints(layout=word)

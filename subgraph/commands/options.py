@@ -300,7 +300,7 @@ class FormatOptions:
 
     formats: Annotated[Text, option("--format", "npy,bin", "File formats: npy, bin or both.")] = None
     dtype: Annotated[Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")] = None
-    layout: Annotated[Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC or NCHW.")] = None
+    layout: Annotated[Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC, NCHW or NC1HWC0.")] = None
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.walk import attribute
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.storage.scale import Scale
 
 # Operators that make quantized values → positions of the inputs that hold their scale and zero point.
 OUTPUT_SCALES = {
@@ -73,52 +69,6 @@ def step_of(graph: Graph, name: str) -> float:
     return scale.step[0] if scale and len(scale.step) == 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Scale:
-    """real = (stored − zero) · step. One value each for the whole tensor, or one per channel along `axis`."""
-
-    step: tuple[float, ...]
-    zero: tuple[int, ...]
-    axis: int = 1
-
-    def _shaped(self, values: tuple[Any, ...], rank: int) -> Array:
-        import numpy as np
-
-        shape = [1] * rank
-        if len(values) > 1:
-            shape[self.axis] = len(values)
-        return np.asarray(values, np.float64).reshape(shape)
-
-    def dequantize(self, stored: Array) -> Array:
-        """Dequantized values, float32."""
-        import numpy as np
-
-        rank = stored.ndim
-        real = (stored.astype(np.float64) - self._shaped(self.zero, rank)) * self._shaped(self.step, rank)
-        return real.astype(np.float32)
-
-    def steps(self, real: Array) -> Array:
-        """Quantized values, rounded half to even, before they are clipped to the range of a type."""
-        import numpy as np
-
-        return np.rint(real / self._shaped(self.step, real.ndim)) + self._shaped(self.zero, real.ndim)
-
-    def quantize(self, real: Array, dtype: str) -> Array:
-        """Quantized values as QuantizeLinear gives them; `dtype` is an integer type."""
-        import numpy as np
-
-        info = np.iinfo(dtype)
-        return np.clip(self.steps(real), info.min, info.max).astype(dtype)
-
-    def saturated(self, real: Array, dtype: str) -> float:
-        """Share of the values that quantization to `dtype` clips."""
-        import numpy as np
-
-        info = np.iinfo(dtype)
-        steps = self.steps(real)
-        return float(np.mean((steps < info.min) | (steps > info.max))) if real.size else 0.0
-
-
 def scales_of(graph: Graph) -> dict[str, Scale]:
     """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
     scales: dict[str, Scale] = {}
@@ -156,13 +106,18 @@ def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tupl
 def code_scales(graph: Graph) -> dict[str, Scale]:
     """As `scales_of`, and of the real tensors that are quantized or were dequantized: a device may keep their codes."""
     scales = scales_of(graph)
-    real: dict[str, Scale] = {}
+    return {real: scales[code] for real, code in codes(graph).items() if code in scales} | scales
+
+
+def codes(graph: Graph) -> dict[str, str]:
+    """Real tensor -> the tensor of its codes: what the model quantizes, and what it dequantizes."""
+    real: dict[str, str] = {}
     for node in graph.nodes:
-        if node.op_type == "QuantizeLinear" and (scale := scales.get(node.output[0])):
-            real.setdefault(node.input[0], scale)
-        elif node.op_type == "DequantizeLinear" and (scale := scales.get(node.input[0])):
-            real[node.output[0]] = scale
-    return real | scales
+        if node.op_type == "QuantizeLinear":
+            real.setdefault(node.input[0], node.output[0])
+        elif node.op_type == "DequantizeLinear":
+            real[node.output[0]] = node.input[0]
+    return real
 
 
 def constant_scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:

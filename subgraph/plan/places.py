@@ -18,11 +18,12 @@ from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import STANDARD, opset_of, schema
-from subgraph.graph.quantization import AXIS, OUTPUT_SCALES, Scale, constant_scale
+from subgraph.graph.quantization import AXIS, OUTPUT_SCALES, constant_scale
 from subgraph.graph.shape_inference import infer_types
 from subgraph.graph.types import declared_type
 from subgraph.graph.walk import bodies
 from subgraph.precision import Precision
+from subgraph.storage.scale import Scale
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.types import Array
 

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from subgraph import system
 from subgraph.cases import case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.documents import absent
-from subgraph.errors import InputError
+from subgraph.errors import InputError, UnknownName
+from subgraph.graph.graph import Graph
+from subgraph.graph.quantization import codes, scales_of
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, DumpHints
 from subgraph.storage import dtypes, folders
-from subgraph.storage.convert import TensorFormat, convert, raw_bytes
+from subgraph.storage.convert import BLOCKED_LAYOUT, TensorFormat, convert, raw_bytes, with_layout
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
+from subgraph.text import nearest
 from subgraph.types import Array
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The form of each tensor.
+
+    Attributes:
+        rest: of those that no glob in `own` matches; it also fills in what is left open there.
+        own: by globs of names; the first that matches holds.
+        scales: of real tensors that a model quantizes, with the element type of their codes.
+    """
+
+    rest: TensorFormat = field(default_factory=TensorFormat)
+    own: Mapping[str, TensorFormat] = field(default_factory=dict)
+    scales: Mapping[str, tuple[Scale, str]] = field(default_factory=dict)
+
+    def of(self, name: str, dtype: str) -> TensorFormat:
+        """The form of a tensor that has this element type now."""
+        own = next((form for glob, form in self.own.items() if fnmatch.fnmatchcase(name, glob)), self.rest)
+        form = replace(own, dtype=own.dtype or self.rest.dtype, layout=own.layout or self.rest.layout)
+        if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
+            return form
+        scale, stored = self.scales[name]
+        wanted, known = np.iinfo(np_dtype(form.dtype)), np.iinfo(np_dtype(stored))
+        if len(scale.step) > 1 or wanted.bits != known.bits:
+            return form
+        return replace(form, scale=Scale(scale.step, (scale.zero[0] + int(wanted.min) - int(known.min),)))
+
+
+def scales_in(graph: Graph) -> dict[str, tuple[Scale, str]]:
+    """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes to it."""
+    scales, specs = scales_of(graph), recording.hints_of(graph).specs
+    known = ((real, code) for real, code in codes(graph).items() if code in scales and code in specs)
+    return {real: (scales[code], specs[code].dtype) for real, code in known if "int" in specs[code].dtype}
 
 
 @dataclass(frozen=True)
@@ -37,11 +75,18 @@ class ExportRequest:
     dtype: str
     layout: str
     dump_format: str | None = absent()
+    tensors: Mapping[str, str] | None = absent()
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """One file of the result. `layout`: "" if the array has none; `loss`: what the conversion lost, in words."""
+    """One file of the result.
+
+    Attributes:
+        layout: "" if the array has none; original_shape: in NCHW, if the layout is padded.
+        loss: what the conversion lost, in words.
+        scale, zero_point: of integer codes, real = (code - zero_point) * scale.
+    """
 
     name: str
     file: str
@@ -50,6 +95,9 @@ class ExportedFile:
     shape: Sequence[int]
     layout: str
     loss: str
+    original_shape: Sequence[int] | None = absent()
+    scale: float | None = absent()
+    zero_point: int | None = absent()
 
 
 @dataclass(frozen=True)
@@ -68,35 +116,39 @@ def export(
     source: Path,
     place: ResultPlace,
     formats: Sequence[str],
-    form: TensorFormat,
+    forms: Forms,
     dump_format: str = "",
     hints: DumpHints | None = None,
+    command: str = "",
 ) -> Case:
     """Write every tensor of `source` in another form below `place`, at the same relative paths.
 
     Args:
         dump_format: of `source`, if another tool wrote it; detected if "".
         hints: types and shapes for files that do not store them.
+        command: for the manifest.
 
     Raises:
-        InputError: `source` holds no tensors. UnknownName: no such dump format.
+        InputError: `source` holds no tensors. UnknownName: no such dump format, or a glob that no tensor matches.
         ResultExists: another result stands in the way.
     """
     if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is not a folder either
         raise InputError(f"no folder {source}", KINDS)
-    request = ExportRequest(str(source), formats, form.dtype, form.layout, dump_format or None)
+    own = {glob: form.words for glob, form in forms.own.items()}
+    rest = forms.rest
+    request = ExportRequest(str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None)
     place = case.free_place(place, {"folder": str(source)}, [source])
     format = dump_format or _tool_format(source)
     if format:
         entries, left_out = _recorded(source, format, hints, place.path)
     else:
         entries, left_out = _stored(source, place.path.resolve())
-    words = ["subcut", "export", str(source), "--format", ",".join(formats)]
-    for option, value in (("--dtype", form.dtype), ("--layout", form.layout), ("--dump-format", dump_format)):
-        words += [option, value] if value else []
+    names = [entry.name for entry in entries]
+    for glob in forms.own:
+        if not fnmatch.filter(names, glob):
+            raise UnknownName(f"no tensor '{glob}' in {source}", nearest=nearest(glob, names))
     with folders.aside(place.path) as work:
-        exported = [file for entry in entries for file in _export(entry, work, formats, form, left_out)]
-        command = system.join(words)
+        exported = [file for entry in entries for file in _export(entry, work, formats, forms, left_out)]
         manifest = ExportManifest(SCHEMA, {"folder": str(source)}, command, request, exported, left_out)
         return Case(place.path, case.write_manifest(manifest, work))
 
@@ -170,7 +222,9 @@ def _items(folder: Path, manifest: dict[str, Any]) -> Iterator[tuple[str, DumpEn
             yield "npy", _entry(folder, tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW")
     for f in manifest.get("exported", ()):
         dtype, shape, layout = f["dtype"], tuple(f["shape"]), f["layout"] or "NCHW"
-        yield f["format"], _entry(folder, f["name"], f["file"], f["format"], dtype, shape, layout)
+        entry = _entry(folder, f["name"], f["file"], f["format"], dtype, shape, layout)
+        scale = Scale((float(f["scale"]),), (int(f["zero_point"]),)) if "scale" in f else None
+        yield f["format"], replace(entry, scale=scale, original_shape=tuple(f.get("original_shape", ())) or None)
 
 
 def _entry(
@@ -208,16 +262,25 @@ def _plain(path: Path, base: Path) -> DumpEntry:
 
 
 def _export(
-    entry: DumpEntry, work: Path, formats: Sequence[str], form: TensorFormat, left_out: list[str]
+    entry: DumpEntry, work: Path, formats: Sequence[str], forms: Forms, left_out: list[str]
 ) -> Iterator[ExportedFile]:
-    """Write one tensor in each format. Arrays of unknown layout are taken to have the opposite of the wanted one."""
+    """Write one tensor in each format: codes of a known scale, as floats, are their real values.
+
+    Arrays of unknown layout are taken to have the opposite of the wanted one.
+    """
     if entry.dtype == "string":
         left_out.append(f"{entry.name}: texts have no other form")
         return
+    form = forms.of(entry.name, entry.dtype)
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
-    array, loss, layout = convert(entry.load(), form, entry.layout or opposite)
+    stored, scale = entry.load(), form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)
+    real = entry.scale.dequantize(stored) if entry.scale and ("float" in form.dtype or form.scale) else stored
+    array, loss, layout = convert(real, form, entry.layout or opposite, entry.original_shape)
     dtype = form.dtype or entry.dtype
-    layout = layout if array.ndim in (4, 5) and (form.layout or entry.layout == "NHWC") else ""
+    layout = layout if array.ndim in (4, 5) and (form.layout or entry.layout not in ("", "NCHW")) else ""
+    plain = None
+    if layout == BLOCKED_LAYOUT:
+        plain = entry.original_shape or with_layout(stored, entry.layout or opposite, "NCHW")[0].shape
     for format in formats:
         file = f"{entry.target}.{format}"
         (work / file).parent.mkdir(parents=True, exist_ok=True)
@@ -225,4 +288,6 @@ def _export(
             np.save(work / file, to_bits(array, dtype), allow_pickle=False)
         else:
             (work / file).write_bytes(raw_bytes(array, dtype))
-        yield ExportedFile(entry.name, file, format, dtype, array.shape, layout, loss.text if loss else "")
+        lost = loss.text if loss else ""
+        per_tensor = (scale.step[0], scale.zero[0]) if scale and len(scale.step) == 1 else (None, None)
+        yield ExportedFile(entry.name, file, format, dtype, array.shape, layout, lost, plain, *per_tensor)

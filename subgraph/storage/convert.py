@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.documents import ABSENT
 from subgraph.errors import UnknownName, UsageError
-from subgraph.storage import dtypes, tensors
+from subgraph.storage import dtypes, layouts, tensors
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, Record
 from subgraph.text import nearest
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 LAYOUTS = ("NCHW", "NHWC")
+BLOCKED_LAYOUT = "NC1HWC0"  # of Ascend
+WRITTEN_LAYOUTS = (*LAYOUTS, BLOCKED_LAYOUT)  # commands and boards are fed in LAYOUTS
 FORMATS = ("npy", "bin")
 BIG_ENDIAN = "big"
 
@@ -26,23 +29,34 @@ BIG_ENDIAN = "big"
 class TensorFormat:
     """Element type and layout of tensors on a device; an empty one means the model's.
 
+    `scale`: one step and zero point, of the codes of an integer type; None: values are rounded as they are.
     `only_floats`: indices and masks stay in their own element type.
     """
 
     dtype: str = ""
     layout: str = ""
+    scale: Scale | None = field(default=None, repr=False, metadata={ABSENT: True})
     only_floats: bool | None = field(default=None, repr=False, metadata={ABSENT: True})
+
+    @property
+    def words(self) -> str:
+        """As it is typed: `int8:scale=0.02:zero=-3:NHWC`."""
+        scale = (f"scale={self.scale.step[0]:g}", f"zero={self.scale.zero[0]}") if self.scale else ()
+        return ":".join(filter(None, (self.dtype, *scale, self.layout)))
 
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
         if self.dtype and self.dtype not in names:
             raise UnknownName(f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names))
-        if self.layout and self.layout not in LAYOUTS:
-            raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(LAYOUTS)}")
+        if self.layout and self.layout not in WRITTEN_LAYOUTS:
+            raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(WRITTEN_LAYOUTS)}")
+        if self.scale and "int" not in self.dtype:
+            raise UsageError(f"{self.dtype or 'a type that is not given'} has no scale", "int8:scale=0.02:zero=-3")
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:
-        """
+        """What a board or a command is fed and gives.
+
         >>> TensorFormat.parse("float16:NHWC")
         TensorFormat(dtype='float16', layout='NHWC')
 
@@ -135,6 +149,30 @@ def formats(text: str) -> tuple[str, ...]:
     return names
 
 
+def with_layout(array: Array, source: str, target: str, shape: tuple[int, ...] | None = None) -> tuple[Array, str]:
+    """The array in another layout, and that layout; as it is where its rank has none.
+
+    Args:
+        shape: in NCHW, without which a blocked array keeps its padding.
+
+    Raises:
+        InputError: the array does not have the layout `source`.
+    """
+    import numpy as np
+
+    if not target or source == target:
+        return array, source
+    if source == BLOCKED_LAYOUT and array.ndim == 5:
+        array, source = layouts.to_model(array, source, shape), "NCHW"
+    if target == BLOCKED_LAYOUT:
+        if array.ndim != 4:
+            return array, source
+        block = 32 if array.dtype.itemsize == 1 else layouts.C0
+        return layouts.from_model(layouts.to_model(array, source), target, block), target
+    axes = relayout(array.shape, source, target)
+    return (np.ascontiguousarray(array.transpose(axes)), target) if axes else (array, source)
+
+
 def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...] | None:
     """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have a layout."""
     if not target or source == target or len(shape) not in (4, 5):
@@ -143,21 +181,23 @@ def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...
     return (0, *inner, 1) if target == "NHWC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def convert(array: Array, tensor_format: TensorFormat, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
-    """The array in another format, what was lost (None where the type stays), and its layout afterwards."""
-    import numpy as np
+def convert(
+    array: Array, tensor_format: TensorFormat, layout: str = "NCHW", shape: tuple[int, ...] | None = None
+) -> tuple[Array, Loss | None, str]:
+    """The array in another format, what was lost (None where the type stays), and its layout afterwards.
 
-    axes = relayout(array.shape, layout, tensor_format.layout)
-    if axes:
-        array, layout = np.ascontiguousarray(array.transpose(axes)), tensor_format.layout
-    if not tensor_format.dtype or array.dtype == tensors.np_dtype(tensor_format.dtype):
-        return array, None, layout
-    if array.dtype == object:
-        raise UsageError("texts cannot be converted to numbers", "leave --dtype out")
-    return *_cast(array, tensor_format.dtype), layout
+    `shape`: in NCHW, of an array in a blocked layout.
+    """
+    dtype, loss = tensor_format.dtype, None
+    if dtype and array.dtype != tensors.np_dtype(dtype):
+        if array.dtype == object:
+            raise UsageError("texts cannot be converted to numbers", "leave --dtype out")
+        array, loss = _cast(array, dtype, tensor_format.scale)
+    array, layout = with_layout(array, layout, tensor_format.layout, shape)
+    return array, loss, layout
 
 
-def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
+def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
     import numpy as np
 
     wanted = tensors.np_dtype(dtype)
@@ -169,10 +209,10 @@ def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
         if dtype == "bool":
             out, over = wide != 0, np.zeros(array.shape, bool)
         elif "int" in dtype:
-            out, over = _to_integers(array, dtype)
+            out, over = _to_integers(scale.steps(wide) if scale else array, dtype)
         else:
             out, over = array.astype(wanted), _beyond(wide, dtype)
-        back = out.astype(wide.dtype)
+        back = scale.dequantize(out).astype(wide.dtype) if scale else out.astype(wide.dtype)
     over = finite & (over | ~np.isfinite(back))
     counted = finite & ~over
     return out, Loss(

@@ -20,13 +20,14 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
-from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, Scale, is_quantized, scales_of
+from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, is_quantized, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
 from subgraph.precision import Precision
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, written
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array

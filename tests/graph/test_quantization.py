@@ -1,4 +1,4 @@
-"""Scales of quantized tensors: quantizing and back, and reading them from nodes."""
+"""Scales of quantized tensors: quantizing and back (covers `storage.scale`), and reading them from nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from subgraph.graph.graph import load
-from subgraph.graph.quantization import Scale, is_quantized, scales_of
+from subgraph.graph.quantization import is_quantized, scales_of
+from subgraph.storage.scale import Scale
 
 
 @settings(max_examples=60)

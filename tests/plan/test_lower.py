@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.quantization import Scale
 from subgraph.plan.lower import lowered, raised, stored_bytes
 from subgraph.plan.places import OUTPUT, Dynamic, Quantized, Read, Twin, rounded_to, symmetric
 from subgraph.precision import Precision
+from subgraph.storage.scale import Scale
 from tests.helpers import text_models
 
 NET = """

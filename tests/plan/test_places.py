@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import Graph
-from subgraph.graph.quantization import Scale
 from subgraph.plan.places import OUTPUT, Quantized, Rounded, Twin, Unit, narrowable, places, rounded_to, symmetric
 from subgraph.precision import Precision
+from subgraph.storage.scale import Scale
 from tests.helpers import text_models
 
 NET = """

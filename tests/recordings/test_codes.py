@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from fixtures.oracle import tapped
 from subgraph.graph.graph import load
-from subgraph.graph.quantization import Scale, code_scales
+from subgraph.graph.quantization import code_scales
 from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.matching.align import absorb_requantization
@@ -22,6 +22,7 @@ from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from subgraph.storage.scale import Scale
 from subgraph.types import Array
 
 STEP, ZERO = 0.05, 120

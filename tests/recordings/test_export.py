@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from onnx import TensorProto, helper
 from subgraph.cases.case import ResultPlace
 from subgraph.errors import InputError
 from subgraph.recordings import recording
-from subgraph.recordings.export import export
+from subgraph.recordings.export import Forms, export
 from subgraph.storage.convert import TensorFormat
 from tests.helpers.examples import examples
 from tests.helpers.run_command import Done, manifest, subcut, tree
@@ -39,7 +40,7 @@ def exported(
     source: Path, *formats: str, dtype: str = "", layout: str = "", to: str = "out"
 ) -> dict[str, dict[str, Any]]:
     """Export beside the source; the manifest's entries by file, each with its bytes."""
-    done = export(source, ResultPlace(source.parent, to), formats or ("bin",), TensorFormat(dtype, layout))
+    done = export(source, ResultPlace(source.parent, to), formats or ("bin",), Forms(TensorFormat(dtype, layout)))
     assert manifest(done.path) == done.manifest
     return {f["file"]: f | {"bytes": (done.path / f["file"]).read_bytes()} for f in done.manifest["exported"]}
 
@@ -188,6 +189,109 @@ def test_types_that_numpy_lacks(tmp_path: Path) -> None:
         assert np.array_equal(np.load(tmp_path / f"back/{name}.npy"), np.arange(7, dtype=np.float32))
 
 
+# ------------------------------------------------------------------------------------------------ codes and blocks
+
+
+def test_codes_of_a_given_scale_and_back(tmp_path: Path) -> None:
+    """real = (code - zero) * scale; a value beyond the range is clipped and counted; --tensor is for its tensors."""
+    folder_of(tmp_path / "mine", data=np.array([-1.0, 0, 0.035, 2.0, 9.0], np.float32), mask=np.array([0, 1]))
+    words = ("export", "mine", "-o", "there", "--tensor", "d*=int8:scale=0.02:zero=-3")
+    done = subcut(*words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0].split("  ") == [
+        "data.bin", "int8:scale=0.02:zero=-3", "5", "", "max error 5.0e-03 of 9; 1 of 5 values overflow"
+    ]  # fmt: skip
+    assert np.fromfile(tmp_path / "there/data.bin", np.int8).tolist() == [-53, -3, -1, 97, 127]
+    data, mask = manifest(tmp_path / "there")["exported"]
+    assert (data["scale"], data["zero_point"], mask["dtype"], "scale" in mask) == (0.02, -3, "int64", False)
+    back = exported(tmp_path / "there", "npy", dtype="float32", to="back")["data.npy"]
+    assert np.load(tmp_path / "back/data.npy").tolist() == pytest.approx([-1.0, 0, 0.04, 2.0, 2.6])
+    assert "scale" not in back
+    same = exported(tmp_path / "there", "bin", dtype="int8", to="same")["data.bin"]
+    assert (same["bytes"], same["scale"]) == ((tmp_path / "there/data.bin").read_bytes(), 0.02)
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 130), ("int8", 2)])
+def test_codes_of_the_models_own_quantizer(dtype: str, zero: int, tmp_path: Path) -> None:
+    """The model stores uint8; int8 has its zero point 128 lower. What the model does not quantize is rounded."""
+    constants = [("s", np.float32(0.5)), ("z", np.uint8(130))]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    weights = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants]
+    graph = helper.make_graph(nodes, "q", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), tmp_path / "q.onnx")
+    folder_of(tmp_path / "mine", x=np.array([-64.5, 0, 1, 70], np.float32), other=ramp(2), at=np.array([300]))
+    done = subcut("export", "mine", "-o", "out", "--dtype", dtype, "--model", "q.onnx", cwd=tmp_path)
+    assert done.code == 0, done.err
+    codes = np.fromfile(tmp_path / "out/x.bin", dtype).astype(int) - np.iinfo(dtype).min
+    assert codes.tolist() == [1, 130, 132, 255]
+    listed = {f["name"]: f for f in manifest(tmp_path / "out")["exported"]}
+    assert (listed["x"]["scale"], listed["x"]["zero_point"]) == (0.5, zero)
+    assert "scale" not in listed["other"] and "scale" not in listed["at"]
+    given = subcut("export", "mine", "-o", "given", "--model", "q.onnx", "--tensor", "x=int8:scale=1", cwd=tmp_path)
+    assert "x.bin      int8:scale=1:zero=0" in given.out
+
+
+@pytest.mark.parametrize(("dtype", "block"), [("float16", 16), ("int8", 32)])
+def test_blocks_of_channels_and_back(dtype: str, block: int, tmp_path: Path) -> None:
+    """(N, C, H, W): channel c stands in block c // C0 at c % C0, the last block is filled with zeros."""
+    value = ramp(1, 35, 2, 3)
+    folder_of(tmp_path / "own", x=value, y=ramp(2, 3), z=ramp(1, 2, 3, 4, 5))
+    there = exported(tmp_path / "own", "npy", dtype=dtype, layout="NC1HWC0", to="there")
+    stored = np.load(tmp_path / "there/x.npy")
+    assert there["x.npy"]["original_shape"] == [1, 35, 2, 3]
+    assert (
+        stored.shape == (1, -(-35 // block), 2, 3, block)
+        and stored[0, 34 // block, 1, 2, 34 % block] == value[0, 34, 1, 2]
+    )
+    assert not stored[0, -1, :, :, 35 % block :].any()
+    assert [there[f]["layout"] for f in ("x.npy", "y.npy", "z.npy")] == ["NC1HWC0", "", "NCHW"]
+    back = exported(tmp_path / "there", "npy", dtype="float32", layout="NHWC", to="back")["x.npy"]
+    assert back["layout"] == "NHWC" and "original_shape" not in back
+    assert np.array_equal(np.load(tmp_path / "back/x.npy"), np.moveaxis(value, 1, -1))
+
+
+def test_a_layout_per_tensor(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", a=ramp(1, 2, 3, 4), b=ramp(1, 2, 3, 4))
+    words = ("--dtype", "float16", "--layout", "NHWC", "--tensor", "b=nchw")
+    assert subcut("export", "mine", "-o", "first", "--layout", "NCHW", cwd=tmp_path).code == 0
+    assert subcut("export", "first", "-o", "out", *words, cwd=tmp_path).code == 0
+    listed = {f["name"]: (f["dtype"], f["layout"]) for f in manifest(tmp_path / "out")["exported"]}
+    assert listed == {"a": ("float16", "NHWC"), "b": ("float16", "NCHW")}
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ("x=int8:scale=0", "a scale is above 0"),
+        ("x=int8:zero=3", "scale is a number"),
+        ("x=int8:scale=0.1:zero=z", "scale is a number"),
+        ("x=float16:scale=0.1", "float16 has no scale"),
+        ("x=scale=0.1", "a type that is not given has no scale"),
+        ("x=NHWC:NCHW", "expected NAME=DTYPE"),
+        ("x", "expected NAME=DTYPE"),
+        ("z=int8", "no tensor 'z' in mine"),
+        ("x=int9", "no element type 'int9'"),
+    ],
+)
+def test_a_form_that_is_none(form: str, says: str, tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2))
+    assert says in refused(subcut("export", "mine", "-o", "out", "--tensor", form, cwd=tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_of_the_manifest_runs(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2))
+    assert subcut("export", "mine", "-o", "out", "--tensor", "x=int8:scale=0.5", cwd=tmp_path).code == 0
+    before = (tmp_path / "out/manifest.json").read_bytes()
+    program, *words = shlex.split(manifest(tmp_path / "out")["command"])
+    assert program == "subcut" and subcut(*words, cwd=tmp_path).code == 0
+    assert (tmp_path / "out/manifest.json").read_bytes() == before
+
+
 # ------------------------------------------------------------------------------------------------ losses
 
 
@@ -317,7 +421,7 @@ def test_export_is_the_vendors_converter(word: str, count: int, tmp_path: Path) 
     source = tmp_path / "made"
     source.mkdir()
     MADE[word](source)
-    done = export(source, ResultPlace(tmp_path, "out"), ("npy",), TensorFormat())
+    done = export(source, ResultPlace(tmp_path, "out"), ("npy",), Forms())
     assert len(manifest(tmp_path / "out")["exported"]) == count
     for e in recording.open(source):
         assert np.load(tmp_path / f"out/{e.target}.npy").tobytes() == e.read().tobytes()

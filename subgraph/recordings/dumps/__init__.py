@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.graph.quantization import Scale
 from subgraph.recordings.files import possible
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Tensors
 from subgraph.types import Array
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
 from subgraph.recordings.files import Files, filled
 from subgraph.storage import dtypes, layouts
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 from subgraph.types import Array
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from subgraph.graph.quantization import Scale
 from subgraph.storage.layouts import axis_orders
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
 

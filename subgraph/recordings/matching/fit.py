@@ -13,7 +13,7 @@ import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
-from subgraph.graph.quantization import Scale, code_scales
+from subgraph.graph.quantization import code_scales
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
     CODES,
@@ -27,6 +27,7 @@ from subgraph.recordings.matching.align import (
 from subgraph.recordings.matching.matched import TensorMatch
 from subgraph.recordings.matching.names import common_start
 from subgraph.recordings.reference_tensors import reference_value
+from subgraph.storage.scale import Scale
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
 from subgraph.types import Array

@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from subgraph.errors import InputError
-from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import Alignment, absorb_print_rounding, absorb_requantization, as_reference
 from subgraph.recordings.matching.names import without_endings
 from subgraph.recordings.reference_tensors import reference_value
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY

@@ -21,9 +21,10 @@ from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.protobuf import NodeProto
-from subgraph.graph.quantization import TFLITE, Scale, scales_of
+from subgraph.graph.quantization import TFLITE, scales_of
 from subgraph.graph.walk import attribute
 from subgraph.storage.layouts import axis_orders
+from subgraph.storage.scale import Scale
 from subgraph.text import clean, nearest
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array

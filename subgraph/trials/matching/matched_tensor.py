@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.documents import KEY
-from subgraph.graph.quantization import Scale
+from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, np_dtype, written
 from subgraph.types import Array
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.quantization import Scale
+from subgraph.storage.scale import Scale
 from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, read_map
 from subgraph.trials.matching.matched_tensor import MatchedTensor
 

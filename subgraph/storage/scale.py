@@ -1,0 +1,55 @@
+"""Integer codes <-> real values: real = (stored - zero) * step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+
+@dataclass(frozen=True)
+class Scale:
+    """real = (stored − zero) · step. One value each for the whole tensor, or one per channel along `axis`."""
+
+    step: tuple[float, ...]
+    zero: tuple[int, ...]
+    axis: int = 1
+
+    def _shaped(self, values: tuple[Any, ...], rank: int) -> Array:
+        import numpy as np
+
+        shape = [1] * rank
+        if len(values) > 1:
+            shape[self.axis] = len(values)
+        return np.asarray(values, np.float64).reshape(shape)
+
+    def dequantize(self, stored: Array) -> Array:
+        """Dequantized values, float32."""
+        import numpy as np
+
+        rank = stored.ndim
+        real = (stored.astype(np.float64) - self._shaped(self.zero, rank)) * self._shaped(self.step, rank)
+        return real.astype(np.float32)
+
+    def steps(self, real: Array) -> Array:
+        """Quantized values, rounded half to even, before they are clipped to the range of a type."""
+        import numpy as np
+
+        return np.rint(real / self._shaped(self.step, real.ndim)) + self._shaped(self.zero, real.ndim)
+
+    def quantize(self, real: Array, dtype: str) -> Array:
+        """Quantized values as QuantizeLinear gives them; `dtype` is an integer type."""
+        import numpy as np
+
+        info = np.iinfo(dtype)
+        return np.clip(self.steps(real), info.min, info.max).astype(dtype)
+
+    def saturated(self, real: Array, dtype: str) -> float:
+        """Share of the values that quantization to `dtype` clips."""
+        import numpy as np
+
+        info = np.iinfo(dtype)
+        steps = self.steps(real)
+        return float(np.mean((steps < info.min) | (steps > info.max))) if real.size else 0.0
