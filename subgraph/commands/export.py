@@ -57,7 +57,7 @@ def export(
         option(
             "--tensor",
             "NAME=FORM",
-            "Form of these tensors: int8:scale=0.02:zero=-3:NHWC, or a part of that. NAME may be a glob. Repeatable.",
+            "Form of these tensors, a name or glob: int8:scale=0.02:zero=-3:NHWC, or a part of that. Repeatable.",
         ),
     ] = None,
     dump_layout: Annotated[
@@ -73,7 +73,7 @@ def export(
     Examples:
       subcut export dumps -o fp16 --format bin --dtype float16
       subcut export dumps -o int8 --dtype int8 --model quantized.onnx
-      subcut export dumps -o device --layout NHWC --tensor 'data=uint8:scale=0.02:zero=128'
+      subcut export dumps -o device --tensor 'data=uint8:scale=0.02:zero=128'
     """
     from subgraph.graph.graph import load
     from subgraph.recordings.export import Forms, scales_in
