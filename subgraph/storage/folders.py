@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
-from subgraph.system import SPECIAL_NAMES, Lock, interrupts_delayed, move
+from subgraph.system import LONGEST_PATH, SPECIAL_NAMES, Lock, interrupts_delayed, move
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "conin$", "conout$", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
@@ -138,6 +138,13 @@ def unwritable(folder: Path, e: OSError) -> OutputError:
     """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
         return OutputError(f"cannot write in {folder}: it is not a folder", "choose another one with -o")
+    length = len(str(folder.absolute()))
+    if LONGEST_PATH and length + MAX_NAME > LONGEST_PATH:
+        what = f"cannot write in {folder}: {e.strerror or e}; its path has {length} characters"
+        hint = (
+            f"name a shorter one with -o: Windows takes {LONGEST_PATH}, with the file's name; or set LongPathsEnabled"
+        )
+        return OutputError(what, f"{hint} in its registry")
     full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",

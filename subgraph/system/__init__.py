@@ -23,6 +23,7 @@ if sys.platform == "win32":
     from subgraph.system.windows import (
         APART,
         KILLED,
+        LONGEST_PATH,
         PYTHON,
         SPECIAL_NAMES,
         TERMINATED,
@@ -61,6 +62,7 @@ else:
     from subgraph.system.posix import (
         APART,
         KILLED,
+        LONGEST_PATH,
         PYTHON,
         SPECIAL_NAMES,
         TERMINATED,
@@ -99,6 +101,7 @@ else:
 __all__ = [
     "APART",
     "KILLED",
+    "LONGEST_PATH",
     "PYTHON",
     "SPECIAL_NAMES",
     "TERMINATED",

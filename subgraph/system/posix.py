@@ -29,6 +29,7 @@ APART: Mapping[str, Any] = {"start_new_session": True}  # options of `Popen`: Ct
 MARK = "SUBCUT_WORKER"  # in the environment of a group and of all that it starts, whatever session they move to
 PYTHON = "bin/python"  # in a virtual environment
 SPECIAL_NAMES = False  # of devices (`nul.txt`), and of streams (`file:stream`)
+LONGEST_PATH: int | None = None  # characters; a longer one has an error of its own here
 # What this system does less well than Linux, for `subcut doctor`.
 WEAKER: tuple[str, ...] = ()
 if sys.platform == "darwin":

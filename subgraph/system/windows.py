@@ -27,6 +27,7 @@ KILLED = "STATUS_NO_MEMORY"  # as of `crash_name`: the system ends processes so 
 APART: Mapping[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 PYTHON = "Scripts/python.exe"  # in a virtual environment
 SPECIAL_NAMES = True  # of devices (`nul.txt`), and of streams (`file:stream`)
+LONGEST_PATH: int | None = 259  # characters, unless LongPathsEnabled is set in the registry
 # What this system does less well than Linux, for `subcut doctor`.
 WEAKER: tuple[str, ...] = (
     "without a console a run that the page stops is ended, not interrupted",

@@ -329,3 +329,13 @@ def test_numbered_folders_are_new_and_counted(tmp_path: Path) -> None:
     (tmp_path / "a" / "run1").mkdir(parents=True)
     made = [folders.numbered_folder(tmp_path / "a", "run") for _ in range(3)]
     assert [m.name for m in made] == ["run0", "run2", "run3"] and all(m.is_dir() for m in made)
+
+
+def test_a_path_that_is_too_long_for_the_system_is_named_as_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(folders, "LONGEST_PATH", 259)
+    error = folders.unwritable(tmp_path / ("d" * 200), OSError(errno.ENOENT, "no such path"))
+    assert f"no such path; its path has {len(str(tmp_path)) + 201} characters" in error.what
+    assert "LongPathsEnabled" in error.hint
+    assert "characters" not in folders.unwritable(Path("d"), OSError(errno.EACCES, "denied")).what

@@ -6,6 +6,7 @@ Runs on every system, since a folder that one writes is read on another.
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 from subgraph.cases.zip_archive import require_names
-from tests.helpers.run_command import COMMAND, PATIENCE, chain, environment, in_process, tree
+from tests.helpers.run_command import COMMAND, PATIENCE, chain, environment, in_process, subcut, tree
 
 ODD = [
     "a:b", "what?", "*", "CON", "nul.txt", "trailing.", "blank ", "Same", "same", "x" * 300, r"C:\x", r"\\host\share",
@@ -75,6 +76,15 @@ def test_every_tensor_is_found_again(place: Path) -> None:
     compared = in_process("compare", *model, "--recorded", place / "dumped", *out)
     assert compared.exit_code == 0 and "not seen" not in compared.text, compared.text
     require_names(list(tree(place)), "the folder")
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="other systems take paths of 4,096 characters")
+def test_a_path_that_is_too_long(tmp_path: Path) -> None:
+    """Where LongPathsEnabled is not set, as under wine 8, which knows no such paths."""
+    model = chain(tmp_path / "chain.onnx", ["a", "b"])
+    long = tmp_path.joinpath(*["d" * 60] * 5)
+    done = subcut("cut", model, "-s", "a", "-e", "a", "-o", long, cwd=tmp_path)
+    assert done.code == 0 or f"its path has {len(str(long))} characters" in done.err, done.err
 
 
 @pytest.mark.turns(3)
