@@ -84,8 +84,6 @@ def plan(
     chosen = _unit(unit)
     limit = seconds(max_time)
     options_of = replace(candidate_options, spec=candidate)
-    if bool(to) == bool(options_of.other_model):
-        raise UsageError("which lower precision?", "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16")
     if to and to not in TO:
         raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
     with _opened(asked, options_of, to) as (trials, twin), ExitStack() as stack:
@@ -96,7 +94,8 @@ def plan(
         found = planner.find()
         document = _document(asked, planner, found, began)
         if found is not None:
-            place = _place(asked, trials, to or Path(str(options_of.other_model)).stem)
+            other = options_of.other_model
+            place = _place(asked, trials, to or (Path(str(other)).stem if other else trials.candidate.name))
             document = save(planner, found, document, place)
     return Result(to_json(document), text(document), document.exit_code)
 
@@ -145,12 +144,16 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
     from subgraph.trials.session import open_trials
 
     setup = asked.setup(candidate_options)
+    by_command = setup.candidate.keeps_nodes
+    if bool(to) + bool(candidate_options.other_model) + by_command != 1:
+        how = "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16; or a command with {keep}"
+        raise UsageError("which lower precision?", how)
     if to and to not in quantize.TYPES:
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     log_random_inputs(asked.feeding)
     with asked.reference() as reference, open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(asked.model_path)
-        if (to or "int8") not in ("fp16", "bf16"):
+        if (to or "int8") not in ("fp16", "bf16") and not by_command:
             graph = lower.raised(graph, stack.enter_context(scratch(Path(gettempdir()), "subcut-raised")))
         with open_trials(graph, setup, reference, workers) as trials:
             trials.values.need(list(graph.inputs))
@@ -164,7 +167,10 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
                 other = pair_models(graph, made, reference, trials.values, folder)
                 trials = replace(trials, candidate_model=other)
             pair = trials.candidate_model
-            yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
+            if by_command:
+                yield trials, places.by_command(graph, Precision(trials.precision))
+            else:
+                yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
 
 
 def _require_unchanged(asked: Asked, trials: Trials) -> None:
@@ -215,6 +221,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
     notes = []
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in tried):
         notes.append(f"{count(lost, 'model')} of {len(tried)} could not be run or judged: -v shows why")
+    own_model = not planner.twin.by_command
     if own := len(planner.twin.own):
         notes.append(f"{count(own, 'weight')} of the lowered model are others there (folded, say): quantized anew")
     if found and len(found.kept) > HALF * len(planner.places):
@@ -233,7 +240,9 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         seconds=round(time.monotonic() - began, 3),
         score=score,
         tried=[PlanTried(len(t.kept), t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
-        weights=None if found is None else stored_bytes(planner.trials.graph, planner.twin, planner.reads(found.kept)),
+        weights=stored_bytes(planner.trials.graph, planner.twin, planner.reads(found.kept))
+        if found and own_model
+        else None,
         run_seconds=None if found is None else planner.seconds(found.kept),
         model=None,
         notes=notes,

@@ -16,7 +16,7 @@ import numpy as np
 
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.opsets import STANDARD, opset_of, schema
 from subgraph.graph.quantization import AXIS, OUTPUT_SCALES, constant_scale
 from subgraph.graph.shape_inference import infer_types
@@ -95,17 +95,19 @@ class Twin:
         forms: by tensor, activations and weights.
         own: weights whose codes the twin holds otherwise (folded, say): they are quantized anew, by channel.
         rounded: by node that computes in another float type, how.
+        by_command: nodes that the candidate lowers by itself, unless it is told to keep them.
     """
 
     precision: Precision
     forms: Mapping[str, Form] = field(default_factory=dict)
     own: Collection[str] = ()
     rounded: Mapping[int, Rounded] = field(default_factory=dict)
+    by_command: frozenset[int] = frozenset()
 
     def reads(self, graph: Graph) -> Iterator[Read]:
         """All that can be lowered, in the order of the nodes; the model's outputs last."""
         for i in graph.in_order(range(len(graph.nodes))):
-            if i in self.rounded:
+            if i in self.rounded or i in self.by_command:
                 yield i, ""
             yield from ((i, name) for name in dict.fromkeys(graph.nodes[i].input) if name in self.forms)
         yield from ((OUTPUT, name) for name in graph.outputs if name in self.forms and name in graph.maker)
@@ -158,6 +160,13 @@ def of_pair(pair: CandidateModel) -> Twin:
 def rounded_to(graph: Graph, precision: Precision) -> Twin:
     """Every node that can be computed in a float type of 16 bits is."""
     return Twin(precision, rounded={i: replace(form, dtype=precision.dtype) for i, form in narrowable(graph).items()})
+
+
+def by_command(graph: Graph, precision: Precision) -> Twin:
+    """Every node that computes values of the inputs, which the candidate's own converter lowers."""
+    kinds = graph.kinds([n for names in graph.makes for n in names])
+    lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
+    return Twin(precision, by_command=frozenset(lowered))
 
 
 def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:

@@ -21,8 +21,10 @@ import numpy as np
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
+from subgraph.plan.lists import Kept
+from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lowered
-from subgraph.plan.places import Place, Read, Twin, Unit, places
+from subgraph.plan.places import OUTPUT, Place, Read, Twin, Unit, places
 from subgraph.plan.score import Acceptance, Judged, not_run
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
@@ -82,7 +84,7 @@ class Planner:
     def _identity(self) -> str:
         trials, other = self.trials, self.trials.candidate_model
         fed = [trials.values.digest([sample[n] for n in trials.graph.inputs]) for sample in trials.values.records]
-        lowering = other.identity if other else self.twin.precision
+        lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
         return digest("plan/1", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
 
     def reads(self, kept: Collection[int]) -> frozenset[Read]:
@@ -91,8 +93,23 @@ class Planner:
         return frozenset().union(*found)
 
     def draft(self, kept: Collection[int]) -> Draft:
-        """The model in which these places are kept."""
-        return lowered(self.trials.graph, self.twin, self.reads(kept))
+        """The model in which these places are kept; the float model itself where the candidate's command lowers it."""
+        graph = self.trials.graph
+        return Draft(graph) if self.twin.by_command else lowered(graph, self.twin, self.reads(kept))
+
+    def kept_nodes(self, kept: Collection[int]) -> Kept:
+        """What the lists name."""
+        graph = self.trials.graph
+        reads = [read for k in kept for read in self.places[k].reads]
+        nodes = graph.in_order({i for i, _ in reads if i != OUTPUT})
+        lowered = {i for i, _ in self.reads(kept) if i != OUTPUT}
+        whole = {graph.ops[i] for i in nodes} - {graph.ops[i] for i in lowered}
+        return Kept(
+            nodes=[graph.label(i) for i in nodes],
+            tensors=[n for i in nodes for n in graph.makes[i]],
+            outputs=sorted({name for i, name in reads if i == OUTPUT}),
+            operators=sorted(whole),
+        )
 
     def run(self, kept: Collection[int]) -> RunResult:
         """What the model gives in which these places are kept; stored.
@@ -106,8 +123,7 @@ class Planner:
             if self.is_over():
                 raise OutOfTime("the time is used up")
             with self.trials.temporary_folder() as folder:
-                self.draft(kept).save(folder / "model.onnx")
-                return self.trials.workers.run(self._job(folder / "model.onnx", into))
+                return self.trials.workers.run(self._job(kept, folder, into))
 
         return load_or_run(self.trials.store, [key], anew)[0]
 
@@ -115,10 +131,14 @@ class Planner:
         """Is the time that the user gave used up?"""
         return time.monotonic() > self.trials.workers.deadline
 
-    def _job(self, model: Path, into: Path) -> Job:
-        names = list(self.trials.graph.inputs)
+    def _job(self, kept: Collection[int], folder: Path, into: Path) -> Job:
+        """A run of the model in which these places are kept; it is written to the folder."""
+        names, options = list(self.trials.graph.inputs), self.trials.candidate.options
         feeds = [[sample[n] for n in names] for sample in self.trials.values.records]
-        return Job(model, feeds, self.outputs, into, options=self.trials.candidate.options)
+        self.draft(kept).save(folder / "model.onnx")
+        if self.twin.by_command:
+            options = {**options, "keep": render(self.kept_nodes(kept))}
+        return Job(folder / "model.onnx", feeds, self.outputs, into, options=options)
 
     def judge(self, kept: Collection[int]) -> Judged:
         """What is said of the model in which these places are kept; asked once."""
@@ -184,9 +204,9 @@ class Planner:
     def seconds(self, kept: Collection[int]) -> PlanSeconds | None:
         """Of a run over all samples, in turn: the float model, and that in which these places are kept.
 
-        None where there is no time left for it.
+        None where there is no time left for it, or a command would convert each model again.
         """
-        if self.is_over():
+        if self.is_over() or self.twin.by_command:
             return None
         every = range(len(self.places))
         times: list[tuple[float, float]] = []
@@ -194,8 +214,7 @@ class Planner:
             jobs = []
             for name, which in (("float", every), ("plan", kept)):
                 (folder / name / "out").mkdir(parents=True)
-                self.draft(which).save(folder / name / "model.onnx")
-                jobs.append(self._job(folder / name / "model.onnx", folder / name / "out"))
+                jobs.append(self._job(which, folder / name, folder / name / "out"))
             for _ in range(REPEATS):
                 whole, lower = (self.trials.workers.run(job).run for job in jobs)
                 times.append((whole, lower))

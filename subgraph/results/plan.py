@@ -77,7 +77,7 @@ class PlanDocument:
         minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.
         weights: bytes of weights, "low" and "float".
-        model: the written model. lists: by tool, the file that it takes.
+        model: the written model; None where a command of the user's lowers it. lists: by tool, the file that it takes.
     """
 
     schema: str = SCHEMA

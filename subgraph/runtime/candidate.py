@@ -152,6 +152,11 @@ class Candidate:
         return any(self.options.get(step) for step in self.can.commands)
 
     @property
+    def keeps_nodes(self) -> bool:
+        """Does a command of it name `{keep}`, the file of what stays in float?"""
+        return self.runs_commands and any("{keep}" in c.replace("{{keep}}", "") for c in self.commands)
+
+    @property
     def commands(self) -> list[str]:
         """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
         if self.runs_commands:

@@ -21,7 +21,10 @@ from subgraph.plugins import HOME
 from subgraph.runtime.loaded_code import loads
 from subgraph.text import nearest
 
-PLACES = {"convert": ("model", "converted", "host"), "run": ("model", "converted", "inputs", "outputs", "host")}
+PLACES = {
+    "convert": ("model", "converted", "keep", "host"),
+    "run": ("model", "converted", "inputs", "outputs", "keep", "host"),
+}
 SCRIPTS = (".py", ".sh", ".bat", ".cmd", ".ps1")
 CODE = (*SCRIPTS, ".so", ".dll", ".dylib")  # ends of the names of files that a program may load
 MAX_FILES, MAX_FOLDERS = 500, 1000  # of code, and that are looked into: reading them takes a second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,54 @@ def test_the_lowered_model_is_made(place: Path, precision: str) -> None:
     assert done.code in (0, 5) and done.document["kept"] is not None, done
     assert done.document["score"]["plan"] >= 15
     assert done.document["precision"] == {"uint8": "int8"}.get(precision, precision)
+
+
+CONVERT = """
+import sys, numpy as np, onnx
+from onnx import numpy_helper
+model, keep, converted = sys.argv[1:]
+kept, network = open(keep).read().split(), onnx.load(model)
+weights = {w.name: w for w in network.graph.initializer}
+for node in network.graph.node:
+    step = {"first": 0.02, "second": 2, "last": 0.02}.get(node.name)
+    if step and node.name not in kept:
+        rounded = (numpy_helper.to_array(weights[node.input[1]]) / step).round() * np.float32(step)
+        weights[node.input[1]].CopyFrom(numpy_helper.from_array(rounded, node.input[1]))
+onnx.save(network, converted)
+"""
+RUN = """
+import json, sys, numpy as np, onnxruntime
+from pathlib import Path
+converted, inputs, outputs = map(Path, sys.argv[1:])
+session, asked = onnxruntime.InferenceSession(converted), json.loads((inputs / "manifest.json").read_text())
+(y,) = session.run(None, {"x": np.load(inputs / asked["inputs"][0]["npy"])})
+np.save(outputs / asked["outputs"][0]["npy"], y)
+"""
+
+
+@pytest.mark.slow
+def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Path) -> None:
+    """The command gets the float model and a list; only the list comes out of it. Elsewhere the list is empty."""
+    (tmp_path / "convert.py").write_text(CONVERT)
+    (tmp_path / "run.py").write_text(RUN)
+    python = sys.executable
+    (tmp_path / "subcut.toml").write_text(
+        f"""[candidates.board]
+        convert = '"{python}" convert.py {{model}} {{keep}} {{converted}}'
+        run = '"{python}" run.py {{converted}} {{inputs}} {{outputs}}'
+        precision = "int8"
+        """
+    )
+    model, sample = place / "m.onnx", ("-i", place / "samples" / "s0.npy")
+    words = (*sample, "-c", "board", "--criterion", "cosine>0.98", "--trust", "--json")
+    done = subcut("plan", model, *words, cwd=tmp_path)
+    document = done.document
+    assert done.code == 0 and [k["name"] for k in document["kept"]] == ["second"] and document["minimal"], done
+    assert document["model"] is document["weights"] is None
+    assert (tmp_path / document["lists"]["names"]).read_text() == "second\n"
+    assert subcut("compare", model, *words, cwd=tmp_path).code == 1
+    done = subcut("plan", model, *words, "--to", "int8", cwd=tmp_path)
+    assert done.code == 2 and "which lower precision?" in done.document["error"]["what"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ Folders are the protocol. A command line is split into words, then `{…}` are p
 `run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
 that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
 .npy, or as .bin of the type and shape that it says).
+`{keep}`: in both, a file with the names of the nodes that stay in float, a line each, of `subcut plan`; else it is
+empty.
 `{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
 All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
 `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
@@ -47,7 +49,7 @@ from subgraph.system import crash_name
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
-SETTINGS = ("convert", "run", "folder", "host", "inputs", "outputs")
+SETTINGS = ("convert", "run", "folder", "keep", "host", "inputs", "outputs")
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
@@ -76,7 +78,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     if not words:
         raise BackendError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
     check_places("cmd", step, command)
-    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place != "host")
+    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place not in ("keep", "host"))
     if named:
         return words
     return words + ["{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]]
@@ -111,7 +113,9 @@ class _Commands:
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
         self._places |= {"host": str(options["host"])} if "host" in options else {}
+        self._places["keep"] = str(Path(folder) / "keep.txt")
         try:
+            Path(self._places["keep"]).write_text(str(options.get("keep") or ""), encoding="utf-8")
             if convert:
                 self._convert(words_of("convert", convert), needed)
         except BaseException:
