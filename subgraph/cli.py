@@ -29,7 +29,7 @@ from subgraph.commands.color import colored
 from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
 from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
-from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
+from subgraph.errors import ErrorDocument, OutOfMemory, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text, plain
 from subgraph.version import __version__
 
@@ -41,7 +41,7 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
-INTERNAL = 70  # sysexits.h, EX_SOFTWARE
+INTERNAL = SubcutError.exit_code
 HEARTBEAT_SECONDS = 15.0  # between two signs of life
 
 
@@ -213,8 +213,8 @@ def global_options(
       subcut bisect model.onnx -c wrong.py       find the wrong nodes
       subcut --start stem/pad --end stem/pool    short for: subcut cut ...
 
-    Exit code 0: done, or all agree; 1: something disagrees, or could not be written; 2: wrong usage; 3: the model is
-    unreadable or unsupported; 4: a runtime cannot be used; 5: inconclusive; 130: interrupted.
+    Exit code 0: done, or all agree; 1: something disagrees; 2: wrong usage; 3: the model is unreadable or unsupported;
+    4: a runtime cannot be used; 5: inconclusive; 74: something could not be written; 130: interrupted.
 
     Terms such as "candidate" are explained in docs/words.md.
     """
@@ -304,7 +304,7 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]
     if isinstance(e, typer.TyperException):
         return {"kind": "UsageError", "what": e.format_message(), "hint": _usage(e)}, e.exit_code
     if isinstance(e, MemoryError):
-        return {"kind": "MemoryError", "what": "out of memory", "hint": ""}, 1
+        return {"kind": "MemoryError", "what": "out of memory", "hint": ""}, OutOfMemory.exit_code
     if verbose:
         import traceback
 

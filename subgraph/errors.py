@@ -16,7 +16,7 @@ SubcutError                 exit code
 │   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
 │   └── OutOfTime           5   the time that the user gave is used up
-└── OutputError             1   the result could not be written (disk full, no permission)
+└── OutputError             74  something could not be written (disk full, no permission)
 
 Errors raised in a child process travel as plain data (`to_json`, `from_json`): never as pickles.
 """
@@ -48,7 +48,7 @@ class SubcutError(Exception):
     cannot read none.onnx: No such file or directory / check the path / 3
     """
 
-    exit_code = 1
+    exit_code = 70  # sysexits.h, EX_SOFTWARE: only of an error whose kind is not known here
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -150,9 +150,9 @@ class OutOfTime(Inconclusive):
 
 
 class OutputError(SubcutError):
-    """The result could not be written: disk full, no permission."""
+    """Something could not be written: disk full, no permission. It says nothing about a model or a candidate."""
 
-    exit_code = 1
+    exit_code = 74  # sysexits.h, EX_IOERR
 
 
 def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:

@@ -311,7 +311,7 @@ def shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("subcut -s pool1 -e prob --dry-run >&-", 0),
         ("subcut -s nope 2>&-", 2),
         ("subcut -s pool1 -e res2a_relu <&- >&- 2>&-", 0),
-        ("subcut -s pool1 -e prob --dry-run > /dev/full", 1),
+        ("subcut -s pool1 -e prob --dry-run > /dev/full", 74),
         ("LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii subcut -s pool1 -e prob --dry-run", 0),
     ],
 )
@@ -345,7 +345,7 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
         (("exprot",), 2, "UsageError"),
         (("--seed", "x"), 2, "UsageError"),
         (("empty.onnx", *EDGE), 3, "ModelError"),
-        (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 1, "OutputError"),
+        (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 74, "OutputError"),
     ],
 )
 def test_json_of_an_error(words: tuple[str, ...], code: int, kind: str, here: Path) -> None:

@@ -233,7 +233,11 @@ class NodeOracle:
         if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.whole())):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         first = self._first.setdefault((query.kind, region.nodes), result)
-        if not (first.failure or result.failure) and (names := first.differing(result)):
+        if first.failure or result.failure:
+            return result
+        with self.trials.undamaged(region, first, result):
+            names = first.differing(result)
+        if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
         return result
 

@@ -16,6 +16,7 @@ from subgraph.runtime.inputs import InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, copied
+from subgraph.storage.watched import Watched
 
 
 class ReferenceValues:
@@ -27,12 +28,14 @@ class ReferenceValues:
     Attributes:
         records: per sample, record by tensor; every sample has the same tensors.
         captured: the first run, per sample.
+        watched: the values' files; whoever gets others from the store adds these.
     """
 
     def __init__(self, graph: Graph, reference: Reference, samples: Sequence[Sample], folder: Path) -> None:
         self.graph, self.reference, self.samples, self.folder = graph, reference, samples, folder.resolve()
         self.records: list[dict[str, Record]] = [{} for _ in samples]
         self.captured: list[Captured] = []
+        self.watched = Watched()
         self._digests: dict[str, str] = {}
         self._lock = threading.RLock()
         self._batch = 0
@@ -134,7 +137,9 @@ class ReferenceValues:
         return samples
 
     def _keep(self, k: int, tensors: Mapping[str, Record], folder: Path) -> None:
-        self.records[k].update((n, r.within(folder)) for n, r in tensors.items())
+        kept = {n: r.within(folder) for n, r in tensors.items()}
+        self.watched.add(file for r in kept.values() for file in r.files)
+        self.records[k].update(kept)
 
     def digest(self, records: Sequence[Record]) -> list[str]:
         """Type and digest of the contents of each value. Each file is read once."""

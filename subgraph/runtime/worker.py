@@ -10,9 +10,11 @@ memory. One loop does all the waiting: it sends, receives, keeps the end of the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -25,7 +27,7 @@ from typing import Any, TypeVar
 from subgraph import children
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
-from subgraph.errors import BackendError, InputError, OutOfTime, OutputError, SubcutError, WorkerDied
+from subgraph.errors import BackendError, InputError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
@@ -37,6 +39,8 @@ from subgraph.system import Pipes, ProcessGroup, crash_name
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
+# As the system says it, or numpy of a short write.
+DISK_FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written")
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
@@ -155,8 +159,18 @@ class Worker:
         """Send one request, wait for its reply; `read` makes of its document what the caller wants.
 
         Raises:
-            SubcutError: the error that the child reports. WorkerDied: there is no reply.
+            SubcutError: the error that the child reports. WorkerDied: there is no reply. BackendError: the runtime, or
+                what it has started, says that a disk is full: that tells nothing about it.
         """
+        try:
+            return self._exchange(read, do, **arguments)
+        except (ModelError, WorkerDied) as e:
+            if not any(map(DISK_FULL.search, (e.what, *self.last_lines()))):
+                raise
+            hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
+            raise BackendError(f"a disk that the runtime writes to is full: {e.what}", hint) from e
+
+    def _exchange(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
         with self._request_lock:
             if self._ended or self._pending:
                 raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))

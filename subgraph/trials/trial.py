@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from subgraph.bodies.as_loop import save_as_loop
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing
 from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
-from subgraph.errors import ModelError
+from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
 from subgraph.graph.graph import CONSTANT
@@ -252,6 +253,7 @@ class Trials(ReferenceModel):
                     raise
                 return unresolved(e.what)  # it has no such piece
             self.seen_keys[stored_key] = result.made
+            self.values.watched.add(_files(result))
             if other := self.candidate_model:
                 translate = partial(other.translated, region, reference_values=records, new_folder=self.new_folder)
                 result = result.changed(translate)
@@ -338,7 +340,29 @@ class Trials(ReferenceModel):
         why = f"{from_run(result.number)}: {verdict.why}"
         return replace(verdict, why=why, from_run=result.number)
 
+    @contextmanager
+    def undamaged(self, region: Region, *results: RunResult) -> Iterator[None]:
+        """A block that compares runs by files of subcut, which the candidate may have written over while it ran.
+
+        Raises:
+            BackendError: it has, or another program.
+        """
+        hint = "a candidate may write into folders of its own only; what was damaged is made again"
+        try:
+            yield
+        except InputError as e:  # whatever is read here, subcut has written
+            raise BackendError(f"a file of subcut is damaged or gone since it was written: {e.what}", hint) from e
+        boundary = (*region.inputs, *region.shapes, *region.outputs)
+        fed = (f for records in self.values.records for n in boundary if n in records for f in records[n].files)
+        if file := self.values.watched.changed(itertools.chain(fed, *map(_files, results))):
+            what = f"while the candidate ran, something wrote over {file}: nothing that was compared can be believed"
+            raise BackendError(what, hint)
+
     def _verdict_of(self, region: Region, result: RunResult) -> Verdict:
+        with self.undamaged(region, result):
+            return self._judge(region, result)
+
+    def _judge(self, region: Region, result: RunResult) -> Verdict:
         if result.failure:
             return replace(result.failure, stored=result.stored)
         expected = self._expected(region)
@@ -387,3 +411,11 @@ class Trials(ReferenceModel):
             found = judge(reference, candidate, self.rule, context)
             if found.status is not Status.AGREE:
                 yield of_sample(found, expected[0][name].shapes[0], self.values.labels)
+
+
+def _files(result: RunResult) -> Iterator[str]:
+    """The files of all passes of a run."""
+    for one in (result, *result.later):
+        for tensors in one.tensors:
+            for record in tensors.values():
+                yield from record.files

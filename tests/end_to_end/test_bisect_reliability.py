@@ -224,7 +224,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(output: str
     (here / "file").write_text("mine")
     before = tree(here)
     done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", output, cwd=here)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (74, "")
     assert re.search(rf"^error: cannot write in .*{re.escape(output)}: .*\n  \S", done.err, re.MULTILINE), done.err
     assert tree(here) == before
     assert loads(here) == []
@@ -243,7 +243,7 @@ def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
         done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", shut, cwd=here)
     finally:
         subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (74, "")
     assert re.search(r"^error: cannot write in .*/shut: (Read-only|Permission)", done.err, re.MULTILINE), done.err
     assert loads(here) == []
 
@@ -302,7 +302,7 @@ def told_or_found(done: Done, where: str) -> bool:
     """The right answer, or an error that names the place; True for the answer."""
     if "error" in done.document:
         error = done.document["error"]
-        assert (done.code, error["kind"]) == (1, "OutputError"), error
+        assert (done.code, error["kind"]) == (74, "OutputError"), error
         assert where in error["what"] and "free some space" in error["hint"], error
         return False
     assert named(found(done)) == [["n5"]] and found(done)["findings"][0]["certified"]
@@ -374,7 +374,7 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
     words = ("-c", "ort", *LOOSE, "--json")
     done = bisect(*words, cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
     if done.code:
-        assert done.document["error"]["kind"] == "OutputError" and done.code == 1, done
+        assert done.document["error"]["kind"] == "OutputError" and done.code == 74, done
         assert "subcut_out" in done.document["error"]["what"]
     else:
         assert found(done)["agree"]

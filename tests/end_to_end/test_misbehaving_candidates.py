@@ -282,6 +282,7 @@ HARMLESS = {
 
 
 # One of each way to end: a signal, a stop, no end, too much memory, no values, a process that stays.
+FULL = (74,)  # nothing can be written, which is no verdict
 KINDS = {"segv", "stopped", "C", "memory", "ragged", "orphan"}
 
 
@@ -294,7 +295,7 @@ def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(name: str, he
     words = backend(here, run=f"if 'out' in found: {act}")
     limits = ("--timeout", "5", "--memory-limit", "600M", "--repeat", "1")
     done = subcut("bisect", "m.onnx", *words, *QUICK, *limits, cwd=here, env=mark)
-    assert done.code in ((1, 5) if name in FAILS else (0,)), done
+    assert done.code in (FULL if name == "file limit" else (1, 5) if name in FAILS else (0,)), done
     assert "subcut itself failed" not in done.err
     assert not re.search("worker_main|site-packages", done.out), "no traceback of ours"
     assert not set("\x1b\x9b\u202e") & set(done.out + done.err)
@@ -545,7 +546,7 @@ def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
     The limit holds for the candidate's files as well.
     """
     write_wide_model(here / "m.onnx")
-    for limit, code in ((1000, 1), (20_200, 0)):
+    for limit, code in ((1000, 74), (20_200, 0)):
 
         def limited(limit: int = limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -555,3 +556,49 @@ def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
         if code:
             assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
             assert not (here / "subcut_out").exists()
+
+
+# A tenth of a second later: the clock of a file is coarse.
+OVERWRITE = """[(time.sleep(0.1), f.write_bytes(f.read_bytes()[:-8] + bytes(8)))
+    for f in HERE.glob('subcut_out/{where}/**/*.npy') if f.is_file()]"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["compare", pytest.param("bisect", marks=pytest.mark.rare)])
+@pytest.mark.parametrize("where", [".store", ".*"])
+def test_a_candidate_that_writes_over_what_subcut_keeps_is_told(
+    command: str, where: str, here: Path, mark: dict[str, str]
+) -> None:
+    """Neither right nor wrong: the values that both sides are judged by are its own. The next run makes them again."""
+    words = backend(here, run="'out' in found and " + OVERWRITE.replace("{where}", where).replace("\n", " "))
+    done = subcut(command, "m.onnx", *words, *QUICK, cwd=here, env=mark)
+    assert (done.code, done.out) == (4, ""), done
+    assert re.search(
+        r"^error: while the candidate ran, something wrote over .*/subcut_out/\..*\n  \S", done.err, re.MULTILINE
+    )
+    assert subcut(command, "m.onnx", *backend(here), *QUICK, cwd=here, env=mark).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("exec('import errno\\nraise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))')", "No space left"),
+        ("exec('raise RuntimeError(\"12 requested and 3 written\")')", "3 written"),
+        ("(print(os.strerror(28), file=sys.stderr), os.abort())", "SIGABRT"),
+    ],
+)
+def test_a_disk_that_is_full_for_the_candidate_is_no_verdict(
+    act: str, says: str, here: Path, mark: dict[str, str]
+) -> None:
+    done = compare(*backend(here, run=act), cwd=here, env=mark)
+    assert (done.code, done.out) == (4, ""), done
+    said = f"^error: a disk that the runtime writes to is full: .*{says}.*\n  free some space"
+    assert re.search(said, done.err, re.MULTILINE), done.err
+
+
+@pytest.mark.slow
+def test_a_command_whose_disk_is_full_is_no_verdict(here: Path, mark: dict[str, str]) -> None:
+    done = compare(*script(here, "head -c 9 /dev/zero > /dev/full; exit 1"), cwd=here, env=mark)
+    assert (done.code, done.out) == (4, ""), done
+    assert "error: a disk that the runtime writes to is full: the run command" in done.err

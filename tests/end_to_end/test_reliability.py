@@ -236,12 +236,12 @@ def test_a_full_disk(
         done = subcut(*words, "-o", disk / "out/x", cwd=here, env=mark)
         codes.append(done.code)
         if done.code:
-            assert (done.code, done.out) == (1, "")
+            assert (done.code, done.out) == (74, "")
             assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
             assert list(disk.iterdir()) == []
         else:
             assert [p.name for p in disk.iterdir()] == ["out"]
-    assert codes[0] == 1
+    assert codes[0] == 74
 
 
 def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str], Path]) -> None:
@@ -253,7 +253,7 @@ def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str]
             ballast.write(bytes(4096))
     os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - (40 << 10))
     done = subcut(*EDGE, "-o", disk, "--seed", "1", "--force", cwd=here)
-    assert done.code == 1
+    assert done.code == 74
     assert {k: v for k, v in tree(disk).items() if k != "ballast"} == before
     assert sorted(p.name for p in disk.iterdir()) == ["ballast", "pool1__res2a_relu"]
 
@@ -267,7 +267,7 @@ def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     done = subcut(*EDGE, cwd=here, env=mark | NO_BYTECODE, preexec_fn=limited)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (74, "")
     assert re.search(r"^error: (cannot write|No usable temporary directory)", done.err, re.MULTILINE), done.err
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
@@ -285,7 +285,7 @@ def test_a_read_only_folder(here: Path, tmp_path: Path) -> None:
     try:
         for words in (EDGE, ("dump", "conv1")):
             done = subcut(*words, "-o", shut / "x", cwd=here)
-            assert (done.code, done.out) == (1, "")
+            assert (done.code, done.out) == (74, "")
             assert re.search(r"error: cannot write in .*/shut(/x)?: (Read-only|Permission)", done.err)
     finally:
         subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
