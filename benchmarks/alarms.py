@@ -71,9 +71,12 @@ def _light_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
     yield Limit("false alarms, light networks", 0, _count(alarms(usable), usable), f"{len(usable)} windows")
 
 
-def _own_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
+def _own_limits(healthy: Sequence[Row], injected: Sequence[Row]) -> Iterator[Limit]:
     fp32 = [row for row in healthy if row.claim == "fp32"]
     yield Limit("false alarms, own networks, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} windows")
+    seen = [row for row in injected if row.claim == "fp32" and decade(row) >= DECADES[2]]
+    missed = _count(misses(seen, STRICT), seen)  # as the look inside judges before the whole agrees
+    yield Limit(f"missed, own networks, fp32, ≥ 1e-3 of an output, {STRICT}", 0, missed, f"{len(seen)} errors")
 
 
 def _trained_limits(healthy: Sequence[Row], faulty: Sequence[Row]) -> Iterator[Limit]:

@@ -1,11 +1,13 @@
 """`make bench`: how often each criterion fails healthy candidates, and accepts wrong ones.
 
-    python -m benchmarks.criteria [--quick] [--groups own,light,trained] [--jobs 2]
+    python -m benchmarks.criteria [--all] [--groups own,light,trained] [--jobs 2]
 
 Healthy: windows of our networks, of the nine light ones in onnx's wheel and of trained models out of other wheels, run
 by onnxruntime with optimisations, and converted to float16, bfloat16 and int8. Wrong: an error of known size added to
-one tensor inside a window; in trained models, a fault in one slice of an output; and one real bug. Results are written
-to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
+one tensor inside a window; in trained models, a fault in one slice of an output; and one real bug. All networks in each
+precision, in a few windows of each size, and trained models below fp32 in one precision each, in turn: a quarter of an
+hour on two cores; `--all` takes every window and precision. Results are written to build/bench/. Exit 1 if `noise`, the
+default, breaks a limit.
 """
 
 from __future__ import annotations
@@ -38,50 +40,47 @@ LIGHT = Path(next(iter(light_networks.__path__)))
 CASE = Path(__file__).parent.parent / "fixtures" / "cases" / "ort_padfusion_clean"
 # The slowest first, so that two processes end together; the first two have weights of half a gigabyte.
 LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1 resnet50 squeezenet shufflenet".split()
-QUICK_NAMES = ("squeezenet", "shufflenet")
 FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
-LIGHT_WINDOWS, INJECTED_WINDOWS = 3, 0  # of each size; 0 for all
-TRAINED_WINDOWS, FAULTY_WINDOWS = 2, 1
+LOWER = ("fp16", "bf16", "int8")
+# Windows of each size, 0 for all: by default, and with --all.
+OWN_WINDOWS, INJECTED_WINDOWS, LIGHT_WINDOWS, TRAINED_WINDOWS = (12, 0), (4, 0), (1, 3), (1, 2)
+FAULTY_WINDOWS = 1
 GROUPS = ("trained", "light", "own")
-QUICK_WINDOWS, QUICK_LIGHT_WINDOWS, QUICK_INJECTED = 3, 1, 1
 
 
-def tasks(folder: Path, quick: bool, groups: Sequence[str]) -> Iterator[Task]:
+def tasks(folder: Path, every: bool, groups: Sequence[str]) -> Iterator[Task]:
     """All tasks, the slowest first."""
     found = {"trained": _trained, "light": _light, "own": _own}
     for group in groups:
-        yield from found[group](folder, quick)
+        yield from found[group](folder, every)
 
 
-def _trained(folder: Path, quick: bool) -> Iterator[Task]:
-    for model in models():
+def _trained(folder: Path, every: bool) -> Iterator[Task]:
+    for k, model in enumerate(models()):
         (folder / model.name).mkdir()
         words = tuple(write_inputs(model, folder / model.name))
         task = Task(model.name, model.path.absolute(), "ort", group="trained", inputs=words)
-        for candidate in ("ort", "fp16", "bf16", "int8"):
-            yield replace(task, candidate=candidate, max_windows=1 if quick else TRAINED_WINDOWS)
+        for candidate in ("ort", *(LOWER if every else LOWER[k % 3 : k % 3 + 1])):
+            yield replace(task, candidate=candidate, max_windows=TRAINED_WINDOWS[every])
             yield replace(task, candidate=candidate, injects=True, max_windows=FAULTY_WINDOWS)
         if "int8" not in model.kind:  # it takes other steps where a model quantizes by itself
             yield replace(task, candidate="openvino", max_windows=1)
 
 
-def _light(folder: Path, quick: bool) -> Iterator[Task]:
-    for name in QUICK_NAMES if quick else LIGHT_NAMES:
+def _light(folder: Path, every: bool) -> Iterator[Task]:
+    for name in LIGHT_NAMES:
         model = LIGHT / f"light_{name}.onnx"
-        max_windows = QUICK_LIGHT_WINDOWS if quick else LIGHT_WINDOWS
-        yield Task(name, model, "ort", max_windows=max_windows, group="light")
-        if name in FP16_NAMES:
-            yield Task(name, model, "fp16", max_windows=max_windows, group="light")
+        for candidate in ("ort", "fp16") if name in FP16_NAMES else ("ort",):
+            yield Task(name, model, candidate, max_windows=LIGHT_WINDOWS[every], group="light")
 
 
-def _own(folder: Path, quick: bool) -> Iterator[Task]:
+def _own(folder: Path, every: bool) -> Iterator[Task]:
     for claim in ("ort", "fp16"):
         for name in NETWORKS:
-            max_windows = QUICK_INJECTED if quick else INJECTED_WINDOWS
-            yield Task(name, folder / f"{name}.onnx", claim, injects=True, max_windows=max_windows)
-    for candidate in ("int8", "fp16", "bf16", "ort"):
+            yield Task(name, folder / f"{name}.onnx", claim, injects=True, max_windows=INJECTED_WINDOWS[every])
+    for candidate in (*reversed(LOWER), "ort"):
         for name in NETWORKS:
-            yield Task(name, folder / f"{name}.onnx", candidate, max_windows=QUICK_WINDOWS if quick else 0)
+            yield Task(name, folder / f"{name}.onnx", candidate, max_windows=OWN_WINDOWS[every])
 
 
 def case() -> Task:
@@ -90,14 +89,14 @@ def case() -> Task:
     return Task("ort_padfusion_clean", CASE / "model.onnx", "ort", inputs=inputs, nodes=("/pad/Pad", "/pool/MaxPool"))
 
 
-def run(quick: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult], TaskResult]:
+def run(every: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult], TaskResult]:
     """Results of all tasks and of the public case; each task runs in a process, with a reference and a candidate."""
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name:
         for network, build in NETWORKS.items():
             onnx.save(build(), Path(name) / f"{network}.onnx")
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=context) as executor:
-            *results, public = executor.map(_measure, [*tasks(Path(name), quick, groups), case()])
+            *results, public = executor.map(_measure, [*tasks(Path(name), every, groups), case()])
     return results, public
 
 
@@ -114,7 +113,7 @@ def _measure(task: Task) -> TaskResult:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.criteria", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few windows of each kind")
+    parser.add_argument("--all", action="store_true", help="every window and precision: hours")
     parser.add_argument("--groups", default=",".join(GROUPS), help="networks to measure, by comma")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once (default 2)")
     return parser.parse_args(arguments)
@@ -124,7 +123,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    results, public = run(options.quick, options.groups.split(","), options.jobs)
+    results, public = run(options.all, options.groups.split(","), options.jobs)
     result = alarms.Result(
         command=shlex.join(["python", "-m", "benchmarks.criteria", *arguments]),
         machine=machine.describe(floor()),

@@ -22,6 +22,7 @@ import onnx
 
 from benchmarks.slices import worst_slice
 from fixtures.converted import CONVERSIONS
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import keyed
 from subgraph.graph import region as regions
@@ -38,7 +39,7 @@ from subgraph.trials import session
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
 
-OURS, STRICT = "noise", "noise:floor=0"
+OURS, STRICT = "noise", ROUNDING_ALONE
 CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
 RULES = {criterion: parse_criterion(criterion) for criterion in CRITERIA}
 LISTED = "approximate kernel"  # a label: agrees, but reports name it

@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run, scenario
 from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
+from subgraph.search.passes.everywhere import LOOKED_AT
 from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
 
@@ -317,6 +318,15 @@ def test_inside_finds_what_fails_alone_though_the_outputs_agree() -> None:
     assert sorted(f.items for f in findings.findings) == [(7,), (9,)]  # what is behind them is wrong in place as well
     together = ended(chain(30), masked(faulty(chain(30), {20, 21}, profile="shows")), Settings(inside=True))
     assert [f.items for f in together.findings] == [(20, 21)]
+
+
+def test_inside_says_once_that_each_item_is_off() -> None:
+    """Each of 64 nodes was listed, and run in four fresh processes."""
+    every = faulty(chain(64), *({k} for k in range(64)), share=0.5, profile="shows")
+    findings = ended(chain(64), masked(every), Settings(inside=True))
+    (finding,) = findings.findings
+    assert findings.outcome is Outcome.DISAGREE and finding.everywhere and finding.certified and not findings.complete
+    assert len(finding.alike) + 1 == LOOKED_AT and findings.counts.total() < 20
 
 
 def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() -> None:

@@ -28,7 +28,15 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
     failed = _disjoint([*culprits, *state.irrelevant])
     if state.agreed or state.flaky or len(failed) < MIN_FAILED or len(culprits[-1]) > 1:
         return ()
-    off, right = [k for region in culprits if len(region) == 1 for k in region], 0
+    off = yield from off_alone(state, scope, [k for region in culprits if len(region) == 1 for k in region])
+    return tuple(reversed(off))
+
+
+def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Search[Items]:
+    """Of a few items of all kinds those that are off alone, after those that are `known` to be; () where that is not so
+    of nearly all. Runs as `everywhere`.
+    """
+    off, right = list(known), 0
     state.estimated_runs = LOOKED_AT
     for k in _spread(state.labels, [k for k in scope if k not in off]):
         yield from state.region(Purpose.EVERYWHERE, (k,))
@@ -39,7 +47,7 @@ def everywhere(state: SearchState, scope: Items, culprits: Sequence[Items]) -> S
         if answer.status is Status.FAIL and answer.signature in NUMBERS:
             off.append(k)
     kinds = len(off) if state.labels is None else len({state.labels[k] for k in off})
-    return tuple(reversed(off)) if len(off) > LOOKED_AT // 2 and kinds >= MIN_KINDS else ()
+    return tuple(off) if len(off) > LOOKED_AT // 2 and kinds >= MIN_KINDS else ()
 
 
 def _disjoint(regions: Iterable[Items]) -> list[Items]:

@@ -6,10 +6,13 @@ larger terms. Reading intermediate tensors disturbs the candidate, so only what 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from subgraph.search.culprits import Progress, Rest
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes.confirm import confirmed
+from subgraph.search.passes.everywhere import off_alone
 from subgraph.search.passes.profile import MAX_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import RegionOutcome
@@ -31,6 +34,12 @@ def look_inside(progress: Progress) -> Search[None]:
         return
     seen = read(state, scope, answer)
     wrong: list[Items] = [(k,) for k in seen.wrong]
+    off = (yield from off_alone(state, scope)) if wrong else ()
+    if off:
+        finding = yield from confirmed(state, (yield from shrink(state, off[:1])))
+        progress.findings.append(replace(finding, alike=off[1:]))
+        progress.rest = Rest.FAILS
+        return
     statuses: list[RegionOutcome] = []
     for at, region in enumerate(wrong):
         state.estimated_runs = len(wrong) - at
