@@ -44,14 +44,19 @@ def plan(
         Text, option("--to", "PRECISION", f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.")
     ] = None,
     score: Annotated[
-        Text, option("--score", "FILE:FUNCTION", "What counts: top1, top5, miou, sqnr, or a function of your own.")
+        Text,
+        option(
+            "--score", "FILE:FUNCTION", "What counts: top1, top5, iou, miou, cer, wer, sqnr, or a function of your own."
+        ),
     ] = None,
     drop: Annotated[
         Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")
     ] = None,
     at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None,
     labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None,
-    unit: Annotated[Text, option("--unit", "UNIT", "What is kept as one: node (default), operator, scale.")] = None,
+    unit: Annotated[
+        Text, option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale.")
+    ] = None,
     max_time: Annotated[
         Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
     ] = None,

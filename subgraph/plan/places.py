@@ -42,6 +42,7 @@ class Unit(StrEnum):
     """What is lowered, or kept, together."""
 
     NODE = "node"
+    BLOCK = "block"
     OPERATOR = "operator"
     SCALE = "scale"
 
@@ -116,8 +117,9 @@ class Twin:
 def places(graph: Graph, twin: Twin, unit: Unit) -> list[Place]:
     """The places of a model, in the order of its nodes."""
     groups: dict[str, list[Read]] = {}
+    names = blocks(graph) if unit is Unit.BLOCK else {}
     for read in twin.reads(graph):
-        groups.setdefault(_name(graph, read, unit), []).append(read)
+        groups.setdefault(names.get(read[0]) or _name(graph, read, unit), []).append(read)
     return [
         Place(name, frozenset(reads), tuple(dict.fromkeys(i for i, _ in reads if i != OUTPUT)))
         for name, reads in groups.items()
@@ -131,6 +133,34 @@ def _name(graph: Graph, read: Read, unit: Unit) -> str:
     if node == OUTPUT:
         return f"output {tensor}"
     return graph.ops[node] if unit is Unit.OPERATOR else graph.label(node)
+
+
+def blocks(graph: Graph) -> dict[int, str]:
+    """The name of each node's block: `first … last`, from one tensor that alone carries everything on to the next one.
+
+    A residual block or a layer of a transformer is one, or a convolution with what follows it. Inputs of the model and
+    shapes may pass by. Linear in the nodes.
+    """
+    order = graph.in_order(range(len(graph.nodes)))
+    kinds = graph.kinds([n for names in graph.makes for n in names])
+    last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(graph.outputs, len(order))
+    ends: dict[int, int] = {}  # how many tensors are read for the last time at a place in the order
+    open_tensors, groups, group = 0, list[list[int]](), list[int]()
+    for k, i in enumerate(order):
+        group.append(i)
+        open_tensors -= ends.pop(k, 0)
+        for n in graph.makes[i]:
+            if kinds[n] == VALUE and last.get(n, k) > k:
+                ends[last[n]] = ends.get(last[n], 0) + 1
+                open_tensors += 1
+        if open_tensors <= 1 or k == len(order) - 1:
+            if groups and not any(graph.ops[j] in WEIGHTED for j in group):
+                groups[-1] += group
+            else:
+                groups.append(group)
+            group = []
+    ends_of = {j: (graph.label(g[0]), graph.label(g[-1])) for g in groups for j in g}
+    return {j: a if a == b else f"{a} … {b}" for j, (a, b) in ends_of.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- a twin's forms

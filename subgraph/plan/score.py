@@ -9,7 +9,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -197,7 +197,9 @@ def open_score(wanted: Wanted, trials: Trials, outputs: Sequence[str]) -> Iterat
     records = trials.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
     fixed = [
-        replace(r, name=f"t/{k}/{n}") for k, s in enumerate(_truth(wanted, trials, float_outputs)) for n, r in s.items()
+        replace(r, name=f"t/{k}/{n}")
+        for k, s in enumerate(_truth(wanted, trials, float_outputs, is_own))
+        for n, r in s.items()
     ]
     fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in trials.graph.inputs]
     scratch = trials.scratch / "scores"
@@ -223,12 +225,21 @@ def _function(words: str) -> tuple[Path, str, bool]:
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
-def _truth(wanted: Wanted, trials: Trials, outputs: Feeds) -> Feeds:
-    """Per sample, its label; without labels what the float model gives."""
+def _truth(wanted: Wanted, trials: Trials, outputs: Feeds, is_own: bool) -> Feeds:
+    """Per sample, its label; without labels what the float model gives. `is_own`: the score is one of ours.
+
+    Raises:
+        InputError: the labels do not fit.
+    """
     if wanted.labels is None:
         return outputs
     names = trials.values.labels
     labels = read_labels(wanted.labels, names)
+    text = next((label for label in labels if label.dtype.kind == "O"), None)
+    if text is not None and is_own and not hasattr(plugins.load("scores", wanted.words), "TEXT"):
+        raise InputError(
+            f"--labels {clean(wanted.labels.name)} holds '{clean(str(text))}'", f"{wanted.words} takes numbers"
+        )
     folder = trials.scratch / "labels"
     folder.mkdir()
     return [{"label": written("label", np.asarray(label), folder, f"label{k}")} for k, label in enumerate(labels)]
@@ -257,6 +268,14 @@ def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:
         rows = [row for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if row]
         by_name: Mapping[str, str] = {row[0]: row[-1] for row in rows if len(row) > 1}
         words = [by_name[name] for name in names] if names and {*names} <= by_name.keys() else [row[-1] for row in rows]
-        return [np.asarray(float(word) if "." in word else int(word)) for word in words]
+        return [np.asarray(value, object if isinstance(value, str) else None) for value in map(_value, words)]
     except (OSError, UnicodeError, ValueError) as e:
         raise InputError(f"--labels {clean(file.name)} cannot be read: {e}", "lines LABEL, or SAMPLE,LABEL") from e
+
+
+def _value(word: str) -> int | float | str:
+    """A label: a number, else a text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return word

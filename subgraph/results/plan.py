@@ -72,7 +72,7 @@ class PlanDocument:
     """Everything about one plan.
 
     Attributes:
-        says: the answer in a line. precision: of what is lowered. unit: node, operator or scale.
+        says: the answer in a line. precision: of what is lowered. unit: node, block, operator or scale.
         kept: what stays in float; None where no plan was accepted. places: all that may be lowered.
         minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from subgraph.graph.graph import Graph
-from subgraph.plan.places import OUTPUT, Quantized, Rounded, Twin, Unit, narrowable, places, rounded_to, symmetric
+from subgraph.plan.places import (
+    OUTPUT,
+    Quantized,
+    Rounded,
+    Twin,
+    Unit,
+    blocks,
+    narrowable,
+    places,
+    rounded_to,
+    symmetric,
+)
 from subgraph.precision import Precision
 from subgraph.storage.scale import Scale
 from tests.helpers import text_models
@@ -41,6 +52,22 @@ def test_a_place_is_what_one_node_reads_and_each_output(net: Graph) -> None:
     assert by_operator["MatMul"] == (0, 2) and by_operator["output y"] == ()
     by_scale = {place.name: place.reads for place in places(net, twin, Unit.SCALE)}
     assert by_scale["w"] == {(0, "w"), (2, "w")} and by_scale["y"] == {(OUTPUT, "y")}
+
+
+def test_a_block_ends_where_one_tensor_alone_goes_on(tmp_path: Path) -> None:
+    """Two residual blocks, with what follows them; a mask that both read passes by."""
+    text = """
+    g (float[1, 4] x, float[1, 4] mask) => (float[1, 4] y) {
+        [stem] s = MatMul (x, w)  [stem_relu] a = Relu (s)
+        [left] b = MatMul (a, w)  [masked] c = Mul (b, mask)  [add] d = Add (c, a)  [relu] e = Relu (d)
+        [left2] f = MatMul (e, w) [masked2] h = Mul (f, mask) [add2] i = Add (h, e) [end] y = Tanh (i)
+    }
+    """
+    graph = text_models.load(tmp_path, text, w=np.eye(4, dtype=np.float32)).prepare()
+    assert dict.fromkeys(blocks(graph).values()) == dict.fromkeys(["stem … stem_relu", "left … relu", "left2 … end"])
+    twin = Twin(Precision.INT8, {"x": FORM, "a": FORM, "e": FORM, "y": FORM})
+    found = {place.name: place.reads for place in places(graph, twin, Unit.BLOCK)}
+    assert found["left … relu"] == {(2, "a"), (4, "a")} and found["output y"] == {(OUTPUT, "y")}
 
 
 def test_what_computes_in_16_bits_are_nodes_of_floats_without_bodies(net: Graph) -> None:

@@ -175,11 +175,13 @@ def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Pat
         (("--to", "int8", "--drop", "1%"), "--drop goes with --score"),
         (("--to", "int8", "--score", "topp", "--drop", "1%"), "no score 'topp'"),
         (("--to", "int8", "--score", "none.py:f", "--drop", "1%"), "no file none.py"),
+        (("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"), "top1 takes numbers"),
         (("--to", "int8", "--unit", "layer"), "--unit layer: unknown"),
         (("--candidate-model", "m.onnx"), "nothing in m.onnx is quantized"),
     ],
 )
 def test_slips(place: Path, words: tuple[str, ...], says: str) -> None:
+    (place / "cats.csv").write_text("cat\n" * SAMPLES)
     done = subcut("plan", "m.onnx", "-i", "samples", *words, cwd=place)
     assert done.code == 2 and says in done.err, done
 

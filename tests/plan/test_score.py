@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from subgraph import plugins
 from subgraph.errors import InputError, UsageError
 from subgraph.plan import score_backend
 from subgraph.plan.score import Wanted, parse_drop, read_labels
+from subgraph.plan.scores._text import edit_distance
 
 
 @pytest.mark.parametrize(("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))])
@@ -41,16 +44,19 @@ def test_labels(tmp_path: Path) -> None:
     assert [int(label) for label in read_labels(tmp_path / "plain.csv", ["s", "t"])] == [5, 7]
     with pytest.raises(InputError, match="has 2 labels, the inputs are 3 samples"):
         read_labels(tmp_path / "plain.csv", ["s", "t", "u"])
-    (tmp_path / "bad.csv").write_text("cat\ndog\n")
+    (tmp_path / "texts.csv").write_text("cat\n2.5\n")
+    assert [label.tolist() for label in read_labels(tmp_path / "texts.csv", ["s", "t"])] == ["cat", 2.5]
+    (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\n7\n")
     with pytest.raises(InputError, match="cannot be read"):
         read_labels(tmp_path / "bad.csv", ["s", "t"])
     with pytest.raises(InputError, match="no such file"):
         read_labels(tmp_path / "none.npy", ["s"])
 
 
-def score(name: str, given: list[Any], true: list[Any]) -> float:
+def score(name: str, outputs: list[Any], true: list[Any]) -> float:
     module = plugins.load("scores", name)
-    return float(module.score([{"y": np.asarray(g, np.float32)} for g in given], true))
+    arrays = [g if isinstance(g, np.ndarray) else np.asarray(g) for g in outputs]
+    return float(module.score([{"y": a} for a in arrays], true))
 
 
 def truth(values: list[Any]) -> list[dict[str, Any]]:
@@ -89,6 +95,40 @@ def test_miou() -> None:
     assert score("miou", [pixels], labels([[[1, 1], [0, 0]]])) == 1
     assert score("miou", [pixels], labels([[[1, 0], [0, 0]]])) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert score("miou", [pixels], truth([pixels])) == 1
+
+
+def test_iou() -> None:
+    mask = [[0.9, 0.2], [0.8, 0.1]]
+    assert score("iou", [mask], labels([[[1, 0], [1, 0]]])) == 1
+    assert score("iou", [mask], labels([[[1, 1], [0, 0]]])) == pytest.approx(1 / 3)
+    assert score("iou", [[[2, -3], [1, -1]]], truth([[[2, -3], [-1, -1]]])) == 0.5  # logits
+    assert score("iou", [[[0, 0.1]]], truth([[[0, 0.2]]])) == 1  # both are empty
+    assert score("iou", [[[np.nan, 1]]], labels([[0, 1]])) == 0
+
+
+def ctc(classes: list[int], number: int = 5) -> list[list[list[float]]]:
+    return [np.eye(number)[classes].tolist()]
+
+
+def test_cer_and_wer() -> None:
+    assert score("cer", [ctc([0, 2, 2, 0, 2, 3, 0])], labels([[2, 2, 3]])) == 1
+    assert score("cer", [ctc([4, 4, 2, 4, 1])], labels([[2, 3]])) == 0.5  # the blank is the last class
+    assert score("cer", [ctc([0, 1, 0, 2])], truth([ctc([0, 1, 0, 0])])) == 0  # of one letter
+    words = [np.array(["the cat sat"])]
+    assert score("wer", words, labels(["the cat sat"])) == 1
+    assert score("wer", words, labels(["the dog sat"])) == pytest.approx(2 / 3)
+    assert score("cer", words, labels(["the cat sit"])) == pytest.approx(10 / 11)
+    assert score("wer", [[3, 5, 7]], labels(["3 5 8"])) == pytest.approx(2 / 3)
+    assert score("cer", [np.full((1, 2, 5), np.nan)], labels([[1]])) == 0
+    with pytest.raises(ValueError, match="the labels are text"):
+        score("cer", [ctc([1, 2])], labels(["ab"]))
+
+
+@given(st.text("ab", max_size=6), st.text("ab", max_size=6), st.text("ab", max_size=6))
+def test_law_edits_are_a_distance(a: str, b: str, c: str) -> None:
+    assert (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, b) == edit_distance(b, a) <= max(len(a), len(b))
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
 def test_sqnr() -> None:

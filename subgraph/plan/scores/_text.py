@@ -1,0 +1,74 @@
+"""What a model that reads or hears has written, and how many edits lie between that and what is true.
+
+An output is text, numbers of letters or words, or one score per step and class. The last is read as CTC: the best class
+of each step, repeats and blanks left out; the blank is the first or the last class, whichever most steps have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Units = list[Hashable]
+NO_CLASS = -1  # of a step with NaN: it equals nothing
+
+
+def right_share(
+    outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]], split: Callable[[str], Sequence[str]]
+) -> float:
+    """1 − edits / units of what is true, over all samples; `split`: the units of a text.
+
+    Raises:
+        ValueError: the labels are text, and the output is not.
+    """
+    name = next(iter(outputs[0]))
+    if "label" in truth[0]:
+        wanted = [_units(true["label"], split, None) for true in truth]
+        blank = _blank([given[name] for given in outputs])
+    else:
+        blank = _blank([true[name] for true in truth])
+        wanted = [_units(true[name], split, blank) for true in truth]
+    found = [_units(given[name], split, blank) for given in outputs]
+    if any(isinstance(w, str) for one in wanted for w in one) and any(isinstance(f, int) for one in found for f in one):
+        raise ValueError("the labels are text, the output is numbers: give numbers, `3 5 7`, or a function of your own")
+    edits = sum(edit_distance(f, w) for f, w in zip(found, wanted, strict=True))
+    return 1 - edits / max(1, sum(map(len, wanted)))
+
+
+def _blank(values: Sequence[Any]) -> int | None:
+    """The class that stands for nothing; None where there are no scores of classes."""
+    scores = [np.asarray(v) for v in values]
+    if any(a.dtype.kind != "f" or a.ndim < 2 for a in scores):
+        return None
+    best = np.concatenate([a.argmax(-1).reshape(-1) for a in scores])
+    last = scores[0].shape[-1] - 1
+    return last if np.sum(best == last) > np.sum(best == 0) else 0
+
+
+def _units(value: Any, split: Callable[[str], Sequence[str]], blank: int | None) -> Units:
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        text = " ".join(v.decode() if isinstance(v, bytes) else str(v) for v in array.reshape(-1).tolist())
+        numbers = text.split()
+        return [*map(int, numbers)] if numbers and all(n.isdecimal() for n in numbers) else [*split(text)]
+    if blank is None or array.dtype.kind != "f":
+        return [int(v) for v in array.reshape(-1)]
+    best = np.where(np.isnan(array).any(-1), NO_CLASS, array.argmax(-1)).reshape(-1)
+    new = np.diff(best, prepend=NO_CLASS - 1) != 0
+    return [int(v) for v in best[new & (best != blank)]]
+
+
+def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """The fewest units to insert, leave out or change. Complexity: the product of the lengths.
+
+    >>> edit_distance("kitten", "sitting")
+    3
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
+    return row[-1]

@@ -1,0 +1,26 @@
+"""Intersection over union of a mask, the mean over the samples; without labels, beside the float model's mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
+    """Of the first output: what is above one half, or above 0 where there are values below it (logits).
+
+    Two empty masks are equal; where a value is NaN, nothing is right.
+    """
+    name = next(iter(outputs[0]))
+    found = [np.asarray(given[name], np.float64) for given in outputs]
+    wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
+    limit = 0.0 if any(np.nanmin(a, initial=0) < 0 for a in (*found, *wanted)) else 0.5
+    shares = []
+    for a, b in zip(found, wanted, strict=True):
+        is_label = set(np.unique(b).tolist()) <= {0.0, 1.0}
+        mine, true = (a > limit).reshape(-1), (b > (0.5 if is_label else limit)).reshape(-1)
+        either = np.sum(mine | true)
+        shares.append(0.0 if np.isnan(a).any() else float(np.sum(mine & true) / either) if either else 1.0)
+    return float(np.mean(shares))
