@@ -59,7 +59,7 @@ def descend(
         body = open_body(graph, found[0])
         text = found[0].text
         if reference is None:
-            inside = Inside(written(body.model(_declared(body)), graph), (), None)
+            inside = Inside(_unrun(body), (), None)
         else:
             values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
             inside = run_body(body, values, _new(scratch), feeding)
@@ -68,6 +68,21 @@ def descend(
         feeding = inside.feeding or feeding
         log.info("inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs))
     return inside
+
+
+def entered(graph: Graph, names: Sequence[str]) -> tuple[Body, Graph, tuple[str, ...]] | None:
+    """The body of `graph` that selectors are about, its own graph, and the selectors in there; None if there is none.
+
+    Nothing is run.
+
+    Raises: as `descend`.
+    """
+    found = _common_body(graph, names)
+    if found is None:
+        return None
+    body = open_body(graph, found[0])
+    inner = _unrun(body)
+    return body, inner, tuple(_inner(body, inner, rest) for rest in found[1])
 
 
 def run_body(
@@ -152,6 +167,11 @@ def _which(runs: Sequence[Iteration]) -> str:
     numbers = sorted({run.number for run in runs})
     shown = ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
     return f", iteration{'s' * (len(numbers) > 1)} {shown}"
+
+
+def _unrun(body: Body) -> Graph:
+    """The body as a graph, its types as far as they are declared."""
+    return written(body.model(_declared(body)), body.graph)
 
 
 def _declared(body: Body) -> dict[str, protobuf.TypeProto]:

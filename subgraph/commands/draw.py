@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph import results
 from subgraph.cases.layout import RUN_JSON
-from subgraph.commands import Result, options, table
+from subgraph.commands import Result, inside, options, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -80,7 +81,7 @@ def draw(
 
     Groups are the scopes in the nodes' names, else pieces between tensors that are alone in crossing a cut. With
     --start and --end the region is blue with thick frames, its boundary amber and dashed. With --beside, a piece that
-    the two models compute by other operators has the same number in both.
+    the two models compute by other operators has the same number in both. --around loop1/body draws that body.
 
     Examples:
       subcut draw model.onnx -o model.svg
@@ -97,7 +98,7 @@ def draw(
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
     if not beside:
-        drawn = _one(graph, shown, marked, form)
+        drawn = _inside(graph, shown, marked, form)
     elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:
         raise UsageError("--beside makes .svg or .png, and goes only with --depth and --width", "leave the others out")
     else:
@@ -123,6 +124,20 @@ class _Drawn:
 
 
 # ---------------------------------------------------------------------------------------------------- one model
+
+
+def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
+    """Drawn is the graph that the nodes are in that the options name, which may be a body."""
+    from subgraph.runtime.inputs import Feeding
+
+    around, start = ([shown.around] if shown.around else []), marked.start or []
+    named = (*around, *start, *(marked.end or ()))
+    with inside.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (there, _, names):
+        if there is not graph:
+            begin, last = len(around), len(around) + len(start)
+            shown = replace(shown, around="".join(names[:begin]) or None)
+            marked = replace(marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])])
+        return _one(there, shown, marked, form)
 
 
 def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:

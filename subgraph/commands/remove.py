@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +14,11 @@ from subgraph.commands.edited import FileOptions
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import ResultExists, UsageError
-from subgraph.graph.graph import load
+from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.editing.draft import Draft
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit")
@@ -42,12 +46,13 @@ def remove(
     """Take nodes out of a model: bypass some, or drop a tail.
 
     A bypassed node's readers read its input: a Cast, an Identity, a quantise-dequantise pair. A tail that is dropped,
-    such as NMS, is kept as a model; `subcut merge` puts it back.
+    such as NMS, is kept as a model; `subcut merge` puts it back. Nodes may lie in a body: loop1/body/cast.
 
     Examples:
       subcut remove model.onnx stem/relu -o without.onnx
       subcut remove model.onnx --from head/softmax -o head.onnx --tail tail.onnx
     """
+    from subgraph.editing import inside
     from subgraph.editing.effect import edge_values
     from subgraph.editing.remove import bypass, remove_tail
 
@@ -64,9 +69,16 @@ def remove(
     with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
         graph = load(path)
         if nodes:
-            chosen = [i for word in nodes for i in graph.select(word).nodes]
-            draft = bypass(graph, chosen)
-            head = f"removed  {count(len(set(chosen)), 'node')}: {', '.join(clean(graph.label(i)) for i in chosen[:8])}"
+            labels: dict[str, None] = {}
+
+            def edit(there: Graph, names: tuple[str, ...]) -> Draft:
+                chosen = [i for word in names for i in there.select(word).nodes]
+                labels.update((there.label(i), None) for i in chosen)
+                return bypass(there, chosen)
+
+            with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
+                draft = inside.edited(graph, nodes, edit, Path(temporary))
+            head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
-from subgraph.graph.graph import load
+from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.editing.draft import Draft
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.reference import Reference
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit")
@@ -23,6 +33,9 @@ def replace(
     end: options.End = None,
     by: Annotated[Text, option("--by", "PIECE", "What comes in their place: a model, or the folder of a cut.")] = None,
     tensor_map: TensorMap = None,
+    opset: Annotated[
+        Number, option("--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it.")
+    ] = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
@@ -31,14 +44,13 @@ def replace(
     """Put an edited piece in the place of the nodes between two nodes.
 
     The piece's inputs and outputs are joined by name, or by --map. The reference runs the model before and after, and
-    says what changed at the outputs.
+    says what changed at the outputs. A piece may also lie in a body: --start loop1/body/conv.
 
     Examples:
       subcut replace -s stem/pad -e stem/pool --by subcut_out/stem_pad__stem_pool
     """
-    from subgraph.editing.effect import frozen_as_before
-    from subgraph.editing.replace import replace as replaced
-    from subgraph.graph.region import between
+    from subgraph.editing import inside
+    from subgraph.editing.opset import raised
 
     if not by:
         raise UsageError("replace by what? name a model", "subcut replace MODEL --start A --end B --by piece.onnx")
@@ -50,12 +62,62 @@ def replace(
     path, piece_path = asked.model_path, Asked(asked.settings, by).model_path
     new = edited.free_path(file, path, [path, piece_path])
     feeding, names = asked.feeding, edited.read_maps(tensor_map)
-    with contextlib.nullcontext() if file.no_run else asked.reference() as reference:
+    with (
+        contextlib.nullcontext() if file.no_run else asked.reference() as reference,
+        tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
+    ):
         graph, piece = load(path), load(piece_path)
-        region = between(graph, tuple(start or ()), tuple(end or ()))
-        computed = frozen_as_before(graph, region, piece, feeding, reference) if reference else ()
-        draft = replaced(graph, region, piece, names, computed)
+        ends = [*(start or ()), *(end or ())]
+        older = graph
+        if opset:
+            ends = [_as_tensor(graph, word) for word in ends]
+            graph = raised(graph, opset, Path(temporary))
+        edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
+        draft = inside.edited(graph, ends, edit, Path(temporary) / "inside")
+        draft.remarks += _raised(older, graph, feeding, reference) if opset else []
         draft.save(new)
-        lines, rows = edited.compared(graph, new, feeding, reference)
-    nodes = f"{count(len(region.nodes), 'node')} → {count(len(piece.nodes), 'node')} of {clean(str(piece_path))}"
+        lines, rows = edited.compared(older, new, feeding, reference)
+    nodes = f"{count(edit.nodes, 'node')} → {count(len(piece.nodes), 'node')} of {clean(str(piece_path))}"
     return edited.result("replace", new, draft, [f"replaced {nodes}", *lines], rows)
+
+
+@dataclass
+class _Replacing:
+    """Puts the piece between the first `starts` selectors and the others; `nodes`: how many it replaced."""
+
+    whole: Graph
+    starts: int
+    piece: Graph
+    names: Mapping[str, str]
+    feeding: Feeding
+    reference: Reference | None
+    nodes: int = 0
+
+    def __call__(self, graph: Graph, ends: tuple[str, ...]) -> Draft:
+        from subgraph.editing.effect import frozen_as_before
+        from subgraph.editing.replace import replace as replaced
+        from subgraph.graph.region import between
+
+        first, last = (tuple(filter(None, part)) for part in (ends[: self.starts], ends[self.starts :]))
+        region = between(graph, first, last)
+        self.nodes = len(region.nodes)
+        run = self.reference if graph is self.whole else None  # what a body computes is not known here
+        computed = frozen_as_before(graph, region, self.piece, self.feeding, run) if run else ()
+        return replaced(graph, region, self.piece, self.names, computed)
+
+
+def _as_tensor(graph: Graph, word: str) -> str:
+    """A node that is named by its number, which a conversion changes, by its first tensor."""
+    return f"tensor:{graph.makes[graph.select(word).nodes[0]][0]}" if re.fullmatch(r"#\d+|\w+@\d+", word) else word
+
+
+def _raised(older: Graph, graph: Graph, feeding: Feeding, reference: Reference | None) -> list[str]:
+    """What the conversion to the newer opset alone does to the outputs."""
+    from subgraph.editing.effect import effect
+    from subgraph.graph.opsets import opset_of
+
+    words = f"raised from opset {opset_of(older.model)} to {opset_of(graph.model)}"
+    if reference is None:
+        return [words]
+    rows = effect(older, graph.path, feeding, reference)
+    return [f"{words}: {'; '.join(f'{clean(row.name)} {row.what}' for row in rows)}"]

@@ -93,7 +93,13 @@ class Asked:
         path, how = project.find_model(self.model, self.settings)
         if how:
             log.info("model: %s (%s)", path.name, how)
-        return _onnx_file(path, self.weights, self.settings, self.result.trust)
+        path = _onnx_file(path, self.weights, self.settings, self.result.trust)
+        named = {word.partition("=")[0] for word in self.feeding.inputs if "=" in word}
+        if not named:
+            return path
+        from subgraph.origins.fed_weights import as_inputs
+
+        return as_inputs(path, named)
 
     @cached_property
     def feeding(self) -> Feeding:

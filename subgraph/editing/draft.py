@@ -7,6 +7,7 @@ Large weights stay on disk: they are copied from file to file when the draft is 
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,17 @@ class Draft:
 
     # ------------------------------------------------------------------------------------------------ taking away
 
-    def drop_nodes(self, indices: Collection[int]) -> None:
-        """Remove nodes, the weights and functions that nothing reads then, and what is declared of their tensors."""
+    def drop_nodes(self, indices: Collection[int], kept: Collection[str] = ()) -> None:
+        """Remove nodes, the weights that nothing reads then, and what is declared of their tensors.
+
+        `kept`: weights that are still needed.
+        """
         graph = self.model.graph
         gone = {name for i in indices for name in self.graph.makes[i]}
         touched = {name for i in indices for name in self.graph.reads[i]}
-        kept = [node for i, node in enumerate(graph.node) if i not in indices]
-        assign(graph.node, kept)
-        read = {name for node in kept for name in (*node.input, *captured_names(node))}
+        nodes = [node for i, node in enumerate(graph.node) if i not in indices]
+        assign(graph.node, nodes)
+        read = {name for node in nodes for name in (*node.input, *captured_names(node))} | set(kept)
         read |= {v.name for v in graph.output} | {
             entry.value
             for annotation in graph.quantization_annotation
@@ -187,13 +191,15 @@ class Draft:
         what = f"{other.path.name} has opset {versions[0]}{f' of {clean(domain)}' if domain else ''}, "
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
+        if versions[0] > versions[1] and not domain:
+            hint += f"; or `subcut replace --opset {versions[0]}`, which raises {clean(self.graph.path.name)}"
         if domain:
             raise ModelError(what, hint)
         try:
             with OnnxProcess(other.path) as process:
                 converted = process.convert(theirs, versions[1])
         except OnnxError as e:
-            why = clean(" ".join(str(e).split()))
+            why = clean(re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split())))
             raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint) from e
         self.remarks.append(f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}")
         return converted

@@ -38,7 +38,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 
     draft = Draft(graph)
     model = draft.model.graph
-    draft.drop_nodes(set(entry))
+    draft.drop_nodes(set(entry), kept=entry.values())
     outputs = [name for name in graph.outputs if name in source]
     takes_over: dict[str, str] = {}  # tensor → the output of the model that it becomes
     for name in outputs:
@@ -62,6 +62,8 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
 def _only_input(graph: Graph, i: int) -> str:
     kinds = graph.kinds(n for n in graph.reads[i] if n in graph.maker)
     names = [n for n in dict.fromkeys(graph.reads[i]) if not graph.is_weight(n) and kinds.get(n) != CONSTANT]
+    if not names and len(set(graph.reads[i])) == 1:  # as an Identity of a weight
+        return graph.reads[i][0]
     if len(names) != 1:
         raise UsageError(
             f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are not constants",

@@ -29,7 +29,7 @@ from subgraph.graph.types import (
     set_tensor,
     with_open_dims,
 )
-from subgraph.graph.walk import all_tensors, bodies, called, captured_names, model_nodes, tensors_in
+from subgraph.graph.walk import all_tensors, attribute, bodies, called, captured_names, model_nodes, tensors_in
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import onnx
 
 MODEL_PARTS = frozenset(("graph", "functions", "training_info"))  # assembled anew; training graphs do not fit a cut
+# Operators whose inputs and outputs are all of one element type.
+ONE_TYPE = frozenset("Add Sub Mul Div Conv ConvTranspose Gemm MatMul PRelu Min Max Sum".split())
 UNFREEZABLE = PACKED | {"string"}  # element types whose .npy file does not hold the bytes of an initializer
 # The fields of a graph that are assembled anew.
 GRAPH_PARTS = frozenset(
@@ -154,6 +156,8 @@ def cut_region(
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
     infos = graph.value_infos({*inputs, *inside})
+    if not captured and _misdeclared(graph, region, inputs, infos):
+        infos = {n: v for n, v in infos.items() if n in graph.inputs}  # the others are inferred
     types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
     pinned = bool(captured) and not dynamic
@@ -378,6 +382,28 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
         for info in (*body.input, *body.output):
             if info.type.HasField("tensor_type") and not is_fixed(info.type):
                 info.type.tensor_type.ClearField("shape")
+
+
+def _misdeclared(
+    graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
+) -> bool:
+    """Does a node of the region, or one that makes an input of it, show that a declared element type is wrong?"""
+    types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
+    for i in {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}:
+        node = graph.nodes[i]
+        if node.domain not in STANDARD:
+            continue
+        read = {n: graph.weights[n].data_type if n in graph.weights else types.get(n, 0) for n in graph.reads[i]}
+        made = {types.get(n, 0) for n in graph.makes[i]}
+        if node.op_type == "Cast":
+            made.add(attribute(node, "to", 0))
+        elif node.op_type in ONE_TYPE:
+            made.update(read.values())
+        else:
+            continue
+        if len(made - {0}) > 1:
+            return True
+    return False
 
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:

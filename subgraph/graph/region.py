@@ -7,12 +7,16 @@ the region. A tensor leaves if a node outside reads it or the model outputs it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
+from subgraph.text import clean
+
+log = logging.getLogger("subcut")
 
 MAX_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
 
@@ -84,9 +88,23 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
         if not inside.intersection(e.nodes):
             raise _no_path(graph, starts[0], e)
     starts, ends = ([s for s in selected if inside.intersection(s.nodes)] for selected in (starts, ends))
+    inside, ends = _before_maps(graph, inside, ends)
     region = of_nodes(graph, inside, [(e.tensor,) if e.tensor else _outputs(graph, e) for e in ends])
     start_labels, end_labels = (tuple(_label(graph, s) for s in selected) for selected in (starts, ends))
     return replace(region, start=start_labels, end=end_labels)
+
+
+def _before_maps(graph: Graph, inside: set[int], ends: list[Selection]) -> tuple[set[int], list[Selection]]:
+    """The region without a ZipMap at its end, whose maps no file holds; it then ends with what the ZipMap reads."""
+    maps = {i for i in inside if graph.ops[i] == "ZipMap" and graph.reads[i][0] in graph.maker}
+    if not maps or maps == inside:
+        return inside, ends
+    kept = [s for s in ends if not maps.issuperset(s.nodes)]
+    for i in sorted(maps):
+        tensor = graph.reads[i][0]
+        log.info("%s makes maps, which no file holds: the region ends before it", clean(graph.label(i)))
+        kept.append(Selection(tensor, (graph.maker[tensor],), tensor))
+    return inside - maps, kept
 
 
 def _label(graph: Graph, selection: Selection) -> str:

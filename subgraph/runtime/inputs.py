@@ -238,7 +238,10 @@ def _require_input(graph: Graph, name: str) -> None:
     if name in graph.inputs:
         return
     if name in graph.weights:
-        raise InputError(f"'{name}' is a weight of the model: subcut keeps it constant", "only inputs can be fed")
+        raise InputError(
+            f"'{name}' is a weight of the model: subcut keeps it constant",
+            "only inputs can be fed, and weights that the model lists among its inputs",
+        )
     from subgraph.text import nearest
 
     raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs))

@@ -17,6 +17,7 @@ from fixtures.runs import RUNS
 from subgraph.commands import draw
 from subgraph.drawing import layout
 from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, UsageError
+from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
@@ -77,6 +78,17 @@ def test_the_surroundings_of_a_node(model: Path) -> None:
     assert result.document["nodes"] == 3
     titles = {t.text for t in ET.parse("m.svg").iter() if t.tag.endswith("title")}
     assert {*NAMES[4:7]} <= titles and NAMES[3] not in titles
+
+
+def test_a_body_is_drawn_and_a_region_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    branches = """then_branch = yes () => (float[3] p) { [add] q = Add(x, x) [neg] p = Neg(q) },
+                  else_branch = no () => (float[3] r) { [same] r = Identity(x) }"""
+    text_models.load(tmp_path, f"g (float[3] x, bool c) => (float[3] y) {{ [if] y = If(c) <{branches}> }}")
+    assert in_process("draw", "model.onnx", "--around", "if/then_branch", "-o", "m.svg").document["nodes"] == 2
+    ends = ("--start", "if/then_branch/neg", "--end", "if/then_branch/neg")
+    region = in_process("draw", "model.onnx", *ends, "-o", "m.svg").document["region"]
+    assert region == {"inputs": ["q"], "outputs": ["p"]}
 
 
 def row(tensor: str) -> dict[str, Any]:

@@ -1,12 +1,20 @@
-"""`subcut replace`, `merge` and `remove`: what a user types and reads. Covers `commands.edited`."""
+"""`subcut replace`, `merge` and `remove`: what a user types and reads.
+
+Covers `commands.edited`, `editing.inside` and `editing.opset`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
-from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
+from subgraph.errors import InputError, ModelError, ResultExists, SubcutError, UnknownName, UsageError
+from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
 
 NAMES = [f"n{i}" for i in range(6)]
@@ -77,3 +85,104 @@ def test_what_is_refused(words: tuple[str, ...], error: type[SubcutError], model
         in_process(*words)
     assert e.value.what and Path("taken.onnx").read_text() == "mine"
     assert not Path("m-new.onnx").exists() or error is InputError
+
+
+# ------------------------------------------------------------------------------------------------ bodies and opsets
+
+LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,3] w = {1,0,2, 0,1,0, 1,1,1}> {
+    [half] c = Constant<value = float {0.5}>()
+    [go] t = Constant<value = bool {1}>()
+    [loop] y, ys = Loop(n, t, x) <
+      body = step (int64 i, bool go, float[2,3] s) => (bool go2, float[2,3] s2, float[2,3] o) {
+        [keep] go2 = Identity(go)
+        [mm] a = MatMul(s, w)
+        [if] d = If(go) <
+          then_branch = yes () => (float[2,3] p) { [add] q = Add(a, x) [neg] p = Neg(q) },
+          else_branch = no () => (float[2,3] r) { [same] r = Identity(a) }>
+        [mul] s2 = Mul(d, c)
+        [out] o = Neg(s2)
+    }>
+}"""
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    text_models.load(tmp_path, LOOP)
+    np.save("n.npy", np.int64(2))
+    np.save("x.npy", np.ones((2, 3), np.float32))
+    return Path("model.onnx")
+
+
+def outputs(path: str) -> list[np.ndarray[Any, Any]]:
+    feeds = {"x": np.ones((2, 3), np.float32), "n": np.array(2)}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return [np.asarray(value) for value in session.run(None, feeds)]
+
+
+FED = ("-i", "n=n.npy", "-i", "x=x.npy")
+
+
+def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
+    """x + x·w, negated and halved, becomes (x - x·w) · 2, negated and halved; the weight `w` stays outside."""
+    piece = "p (float[2,3] a, float[2,3] x) => (float[2,3] q) { [sub] e = Sub(x, a) [twice] q = Mul(e, two) }"
+    onnx.save(text_models.model(piece, two=np.array([2], np.float32)), "piece.onnx")
+    ends = ("-s", "loop/body/if/then_branch/add", "-e", "loop/body/if/then_branch/add")
+    said = in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
+    assert said.text.startswith("replaced 1 node → 2 nodes of piece.onnx\n")
+    s, w = np.ones((2, 3)), np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]])
+    for _ in range(2):
+        s = -(1 - s @ w) * 2 / 2
+    assert np.array_equal(outputs("new.onnx")[0], s)
+    new = onnx.load("new.onnx")
+    onnx.checker.check_model(new, full_check=True)
+    body = new.graph.node[2].attribute[0].g
+    assert [n.name for n in body.node] == ["keep", "mm", "if", "mul", "out"] and not body.initializer
+    assert [n.name for n in body.node[2].attribute[0].g.node] == ["sub", "twice", "neg"]
+
+
+def test_a_cut_of_a_body_is_put_back(loop: Path) -> None:
+    ends = ("-s", "loop/body@1/mm", "-e", "loop/body@1/mul")
+    case = in_process("cut", loop, *ends, *FED).document["results"][0]["path"]
+    ends = ("-s", "loop/body/mm", "-e", "loop/body/mul")
+    said = in_process("replace", loop, *ends, "--by", case, "-o", "new.onnx", *FED)
+    assert [row["what"] for row in said.document["outputs"]] == ["bit-identical", "bit-identical"]
+    assert sorted(n.name for n in onnx.load("new.onnx").graph.node[2].attribute[0].g.node) == sorted(
+        ["keep", "mm", "if", "mul", "out"]
+    )
+
+
+def test_a_node_in_a_body_is_removed(loop: Path) -> None:
+    said = in_process("remove", loop, "loop/body/if/then_branch/neg", "-o", "new.onnx", *FED)
+    assert said.text.startswith("removed  1 node: loop/body/if/then_branch/neg\n")
+    assert outputs("new.onnx")[0][0].tolist() == [2.25, 2.25, 3.0]  # s = (s·w + x) / 2, twice
+
+
+def test_an_identity_of_a_weight_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text_models.load(
+        tmp_path,
+        "g (float[3] x) => (float[3] y) { [id] v = Identity(w) [mul] y = Mul(x, v) }",
+        w=np.arange(3, dtype=np.float32),
+    )
+    said = in_process("remove", "model.onnx", "id", "-o", "new.onnx")
+    assert [row["what"] for row in said.document["outputs"]] == ["bit-identical"]
+    assert [n.name for n in onnx.load("new.onnx").graph.node] == ["mul"]
+
+
+def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squeeze has its axes as an input from opset 13 on; without --opset the refusal says the way."""
+    monkeypatch.chdir(tmp_path)
+    old = "g (float[1,3] x) => (float[3] y) { [relu] r = Relu(x) [sq] s = Squeeze<axes = [0]>(r) [neg] y = Neg(s) }"
+    text_models.load(tmp_path, old, opset=11)
+    onnx.save(text_models.model("p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20), "gelu.onnx")
+    words = ("replace", "model.onnx", "-s", "relu", "-e", "#0", "--by", "gelu.onnx", "-o", "new.onnx")
+    with pytest.raises(ModelError, match="onnx cannot convert it: No Previous Version of Gelu exists") as refusal:
+        in_process(*words)
+    assert "subcut replace --opset 20" in refusal.value.hint
+    result = in_process(*words, "--opset", "20")
+    assert result.document["remarks"] == ["raised from opset 11 to 20: y bit-identical"]
+    new = onnx.load("new.onnx")
+    assert new.opset_import[0].version == 20 and {"Gelu", "Squeeze", "Neg"} <= {n.op_type for n in new.graph.node}
+    with pytest.raises(UsageError, match="has opset 11"):
+        in_process(*words, "--force", "--opset", "9")

@@ -196,7 +196,7 @@ def test_opsets_are_reconciled_or_refused(model: Graph, tmp_path: Path) -> None:
     new = piece([helper.make_node("Gelu", [given], [made])], {given: made}, opset=20)
     with pytest.raises(ModelError, match=r"c\.onnx has opset 20, m\.onnx 17; Gelu changed between them") as e:
         replace(model, region, save(new, tmp_path / "c.onnx"))
-    assert e.value.hint == "export both with opset 20"
+    assert e.value.hint.startswith("export both with opset 20")
 
 
 def test_frozen_shapes_are_computed_again_unless_they_were_edited(tmp_path: Path, reference: Reference) -> None:

@@ -91,6 +91,23 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
     assert "capture" in refusal.value.hint
 
 
+@pytest.mark.parametrize(("start", "end"), [("cast", "mul"), ("mul", "mul"), ("mul", "relu")])
+def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_path: Path) -> None:
+    """Without a run: the exporter left float32 at tensors that a Cast and a weight show to be float16."""
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in "abc")
+
+    text = """g (float[3] x) => (float[3] y) {
+        [cast] a = Cast<to = 10>(x) [mul] b = Mul(a, w) [relu] c = Relu(b) [back] y = Cast<to = 1>(c)
+    }"""
+    g = text_models.load(tmp_path, text, declare, w=np.ones(3, np.float16))
+    made = cut(g, start, end)
+    types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
+    assert types.pop("x", "float32") == "float32" and set(types.values()) == {"float16"}
+    onnx.checker.check_model(made.to_model(), full_check=True)
+
+
 def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)

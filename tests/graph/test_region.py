@@ -217,3 +217,15 @@ def test_a_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }")
     with pytest.raises(ModelError, match="tensor 't' is made twice, by a and b"):
         between(g, ["a"], ["a"])
+
+
+def test_a_region_ends_before_a_zipmap(tmp_path: Path) -> None:
+    """No file holds its maps; a ZipMap alone stays what was asked for."""
+    text = """g (float[2,3] x) => (int64 z) {
+        [relu] r = Relu(x) [soft] p = Softmax(r) [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p)
+    }"""
+    g = text_models.load(tmp_path, text, domains=("ai.onnx.ml",))
+    found = between(g, ["relu"], ["zip"])
+    assert (text_models.labels(g, found.nodes), found.end, found.outputs) == (["relu", "soft"], ("soft",), ("p",))
+    assert between(g, [], []).outputs == ("p",)
+    assert text_models.labels(g, between(g, ["zip"], ["zip"]).nodes) == ["zip"]
