@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
+BETWEEN = ("int16", "float16")
+GEARS = ("int8", *BETWEEN, "float32")
 MAX_NAMED = 5  # places in the first line
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 HALF = 0.5  # of the places: beyond, no plan helps
@@ -56,6 +58,9 @@ def plan(
     labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None,
     unit: Annotated[
         Text, option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale.")
+    ] = None,
+    gears: Annotated[
+        Text, option("--gears", "int16,float16", "What kept places may be in place of float32: the lowest that holds.")
     ] = None,
     max_time: Annotated[
         Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
@@ -86,7 +91,7 @@ def plan(
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = _wanted(score, drop, at_least, labels)
-    chosen = _unit(unit)
+    chosen, between = _unit(unit), _gears(gears)
     limit = seconds(max_time)
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
@@ -95,7 +100,8 @@ def plan(
         if limit is not None:
             trials.workers.deadline = began + limit
         parallel = asked.jobs(jobs, trials.candidate)
-        planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), parallel), wanted, stack)
+        higher = _gears_of(trials, twin, between)
+        planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
         found = planner.find()
         document = _document(asked, planner, found, began)
         if found is not None:
@@ -135,6 +141,22 @@ def _unit(word: str | None) -> Unit:
     if word not in (None, *Unit):
         raise UsageError(f"--unit {clean(str(word))}: unknown", f"one of {', '.join(Unit)}")
     return Unit(word or Unit.NODE)
+
+
+def _gears(words: str | None) -> list[str]:
+    """The gears between the lowered model and float32, the lowest first."""
+    asked = [word.strip() for word in (words or "").split(",") if word.strip()]
+    if unknown := [word for word in asked if word not in GEARS]:
+        raise UsageError(f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}")
+    return [gear for gear in BETWEEN if gear in asked]
+
+
+def _gears_of(trials: Trials, twin: Twin, between: Sequence[str]) -> list[Twin]:
+    from subgraph.plan.places import gear
+
+    if between and not twin.forms:
+        raise UsageError("--gears is for quantized models", "leave it out: nothing lies between 16 bits and float32")
+    return [gear(trials.graph, twin, name) for name in between]
 
 
 @contextmanager
@@ -222,7 +244,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
 
     score = _score(planner, found)
     unsure = bool(score and score.plan is not None and not score.sure)
-    tried = sorted(planner.tried.values(), key=lambda t: len(t.kept))
+    tried = sorted(planner.tried.values(), key=lambda t: t.kept)
     notes = []
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in tried):
         notes.append(f"{count(lost, 'model')} of {len(tried)} could not be run or judged: -v shows why")
@@ -244,11 +266,9 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         runs=len(planner.tried) + len(planner.errors),
         seconds=round(time.monotonic() - began, 3),
         score=score,
-        tried=[PlanTried(len(t.kept), t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
-        weights=stored_bytes(planner.trials.graph, planner.twin, planner.reads(found.kept))
-        if found and own_model
-        else None,
-        run_seconds=None if found is None else planner.seconds(found.kept),
+        tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
+        weights=stored_bytes(planner.trials.graph, planner.how(found.levels)) if found and own_model else None,
+        run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
         notes=notes,
         command=command_line(),
@@ -265,8 +285,8 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     score = planner.acceptance
     if not isinstance(score, ByScore):
         return None
-    kept = None if found is None else planner.judge(found.kept)
-    interval = score.interval(planner.run(found.kept).tensors) if found else None
+    kept = None if found is None else planner.judge(found.levels)
+    interval = score.interval(planner.run(found.levels).tensors) if found else None
     return PlanScore(
         words=score.wanted.words,
         limit=score.limit,
@@ -283,8 +303,9 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
 def _says(document: PlanDocument) -> str:
     if document.kept is None:
         return "unresolved: the time is used up before a plan was found"
-    names = [clean(place.name) for place in document.kept]
-    places = f"{len(names)} of {count(document.places, 'place')} in float"
+    below = {gear for place in document.kept if (gear := place.gear) != "float32"}
+    names = [f"{clean(p.name)} ({p.gear})" if below else clean(p.name) for p in document.kept]
+    places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join([*sorted(below), 'float'])}"
     if document.exit_code:
         return f"unresolved: {places}, but {_few(document)}"
     if not names:
@@ -335,5 +356,7 @@ def text(document: PlanDocument) -> str:
 def _minimal(document: PlanDocument) -> str:
     kept = len(document.kept or ())
     if document.minimal:
-        return "yes: with any one of them lowered again, it is refused"
+        gears = any(place.gear != "float32" for place in document.kept or ())
+        again = "one gear lower" if gears else "lowered again"
+        return f"yes: with any one of them {again}, it is refused"
     return f"not proven: {document.proven} of {kept} were lowered again and refused, the others not run, or not judged"

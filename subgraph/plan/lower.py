@@ -8,7 +8,7 @@ float32 to all others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.walk import assign, captured_names, rename
-from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Quantized, Read, Rounded, Twin
+from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Form, Lowering, Quantized, Read, Rounded
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.text import clean
 from subgraph.types import Array
@@ -54,35 +54,40 @@ def raised(graph: Graph, folder: Path) -> Graph:
     return load(folder / graph.path.name)
 
 
-def lowered(graph: Graph, twin: Twin, reads: Collection[Read]) -> Draft:
+def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
     """The model in which exactly these reads are lowered; for quantized ones its opset is that of `raised`."""
-    return _Lowering(graph, twin, reads).run()
+    return _Drafting(graph, how).run()
 
 
-class _Lowering:
-    def __init__(self, graph: Graph, twin: Twin, reads: Collection[Read]) -> None:
-        self.graph, self.twin, self.reads = graph, twin, frozenset(reads)
+class _Drafting:
+    def __init__(self, graph: Graph, how: Mapping[Read, Lowering]) -> None:
+        self.graph, self.how = graph, how
         self.draft = Draft(graph)
         self.proto = self.draft.model.graph
         self.opset = opset_of(self.draft.model)
-        self.names: dict[str, str] = {}  # of lowered values, by tensor
-        self.narrow: dict[str, str] = {}  # of values in float16, by tensor
+        self.names: dict[tuple[str, Lowering], str] = {}  # of lowered values, by tensor and form
+        self.forms: dict[str, list[Form]] = {}  # by tensor; the first one's nodes bear its name alone
+        self.narrow: dict[str, str] = {}  # of values in float16, or rounded to bfloat16, by tensor
         self.made: list[Any] = []
         self.constants: set[str] = set()  # names of weights that were added
 
     def run(self) -> Draft:
-        by_node: dict[int, set[str]] = {}
-        for i, name in self.reads:
-            by_node.setdefault(i, set()).add(name)
+        by_node: dict[int, dict[str, Form]] = {}
+        rounded: dict[int, Rounded] = {}
+        for (i, name), how in self.how.items():
+            if isinstance(how, Rounded):
+                rounded[i] = how
+            else:
+                by_node.setdefault(i, {})[name] = how
         nodes = list(self.proto.node)
-        for i in self.graph.in_order(i for i in by_node if i != OUTPUT):
-            if "" in by_node[i]:
-                self._round(nodes[i], self.twin.rounded[i])
+        for i in self.graph.in_order(i for i in {**by_node, **rounded} if i != OUTPUT):
+            if i in rounded:
+                self._round(nodes[i], rounded[i])
             for k, name in enumerate(nodes[i].input):
-                if name in by_node[i]:
-                    nodes[i].input[k] = self._lowered(name)
-        for name in sorted(by_node.get(OUTPUT, ())):
-            self._lower_output(name)
+                if form := by_node.get(i, {}).get(name):
+                    nodes[i].input[k] = self._lowered(name, form)
+        for name, form in sorted(by_node.get(OUTPUT, {}).items()):
+            self._lower_output(name, form)
         self.proto.node.extend(self.made)
         self._drop_unread()
         if any(node.domain == MICROSOFT for node in self.made) and not self._imports(MICROSOFT):
@@ -96,32 +101,39 @@ class _Lowering:
 
     # ------------------------------------------------------------------------------------------------ quantized
 
-    def _lowered(self, name: str) -> str:
+    def _lowered(self, name: str, form: Form) -> str:
         """The name of a tensor's lowered value; made once."""
-        if name not in self.names:
-            form = self.twin.forms[name]
+        if (key := (name, form)) not in self.names:
             weight = self.graph.constant(name)
             if isinstance(form, Dynamic):
-                self.names[name] = self._dynamic(name)
+                self.names[key] = self._dynamic(name)
             elif weight is not None:
                 value = protobuf.to_array(weight, self.graph.path)
-                self.names[name] = self._dequantized(name, form, codes=form.scale.quantize(value, form.dtype))
+                self.names[key] = self._dequantized(name, form, codes=form.scale.quantize(value, form.dtype))
             else:
-                self.names[name] = self._dequantized(name, form)
-        return self.names[name]
+                self.names[key] = self._dequantized(name, form)
+        return self.names[key]
+
+    def _stem(self, name: str, form: Quantized) -> str:
+        """What the names of a form's nodes begin with: a tensor may be read in several."""
+        forms = self.forms.setdefault(name, [])
+        if form not in forms:
+            forms.append(form)
+        return f"{name}:{form.dtype}" if forms.index(form) else name
 
     def _dequantized(self, name: str, form: Quantized, codes: Array | None = None, gives: str = "") -> str:
         """Nodes that quantize a tensor, or hold its codes, and dequantize them."""
-        scale = [self._scale(name, form), self._constant(f"{name}:zero", self._zero(form))]
+        stem = self._stem(name, form)
+        scale = [self._scale(stem, form), self._constant(f"{stem}:zero", self._zero(form))]
         more: dict[str, Any] = {"axis": form.scale.axis} if len(form.scale.step) > 1 else {}
         if form.dtype in WIDE and self.opset < WIDE_SINCE:
             more["domain"] = MICROSOFT
         if codes is not None:
-            stored = self._constant(f"{name}:codes", codes)
+            stored = self._constant(f"{stem}:codes", codes)
         else:
-            stored = f"{name}:codes"
+            stored = f"{stem}:codes"
             self._node("QuantizeLinear", [name, *scale], [stored], **more)
-        gives = gives or f"{name}:lowered"
+        gives = gives or f"{stem}:lowered"
         self._node("DequantizeLinear", [stored, *scale], [gives], **more)
         return gives
 
@@ -139,9 +151,9 @@ class _Lowering:
         self._node("DequantizeLinear", parts, [f"{name}:lowered"])
         return f"{name}:lowered"
 
-    def _lower_output(self, name: str) -> None:
+    def _lower_output(self, name: str, form: Form) -> None:
         """An output of the model keeps its name; its own value gets another one."""
-        form, raw = self.twin.forms[name], f"{name}:float"
+        raw = f"{name}:float"
         outputs = list(self.proto.output)
         rename(self.proto, lambda n: raw if n == name else n, lambda n: n)
         for node in self.made:
@@ -183,10 +195,10 @@ class _Lowering:
         """What a node reads and makes, rounded; it computes in float32, as units with wide sums do."""
         for k in form.inputs:
             name = node.input[k]
-            if name not in self.names:
-                self.names[name] = f"{name}:rounded"
-                self._cast_twice(name, self.names[name], form.dtype)
-            node.input[k] = self.names[name]
+            if name not in self.narrow:
+                self.narrow[name] = f"{name}:rounded"
+                self._cast_twice(name, self.narrow[name], form.dtype)
+            node.input[k] = self.narrow[name]
         for k in form.outputs:
             name = node.output[k]
             node.output[k] = f"{name}:float"
@@ -219,10 +231,10 @@ class _Lowering:
             assign(part, [value for value in part if value.name not in gone])
 
 
-def stored_bytes(graph: Graph, twin: Twin, reads: Collection[Read]) -> Mapping[str, int]:
-    """Bytes of the float weights, by what they are stored in: "low" and "float"."""
-    low = {name for _, name in reads if name}
-    low |= {graph.nodes[i].input[k] for i, name in reads if not name for k in twin.rounded[i].inputs}
+def stored_bytes(graph: Graph, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
+    """Bytes of the float weights, by whether they are stored in less: "low" and "float"."""
+    low = {name for _, name in how if name}
+    low |= {graph.nodes[i].input[k] for (i, _), form in how.items() if isinstance(form, Rounded) for k in form.inputs}
     sizes = {"low": 0, "float": 0}
     for name in dict.fromkeys(n for names in graph.reads for n in names):
         weight = graph.constant(name)

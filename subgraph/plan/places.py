@@ -70,7 +70,8 @@ class Rounded:
 
 
 Form = Quantized | Dynamic
-Read = tuple[int, str]  # a node, or OUTPUT, and the tensor that it reads
+Lowering = Form | Rounded
+Read = tuple[int, str]  # a node, or OUTPUT, and the tensor that it reads; "": the node computes in another float type
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Twin:
     own: Collection[str] = ()
     rounded: Mapping[int, Rounded] = field(default_factory=dict)
     by_command: frozenset[int] = frozenset()
+
+    def lowering(self, read: Read) -> Lowering:
+        """How a read is lowered."""
+        node, name = read
+        return self.forms[name] if name else self.rounded[node]
 
     def reads(self, graph: Graph) -> Iterator[Read]:
         """All that can be lowered, in the order of the nodes; the model's outputs last."""
@@ -197,6 +203,25 @@ def by_command(graph: Graph, precision: Precision) -> Twin:
     kinds = graph.kinds([n for names in graph.makes for n in names])
     lowered = (i for i, names in enumerate(graph.makes) if any(kinds[n] == VALUE for n in names))
     return Twin(precision, by_command=frozenset(lowered))
+
+
+def gear(graph: Graph, twin: Twin, name: str) -> Twin:
+    """A gear above 8 bits: "int16" of activations, in the same ranges, or "float16", which nodes compute in."""
+    if name == Precision.FP16.dtype:
+        return rounded_to(graph, Precision.FP16)
+    wide = {n: form if graph.is_weight(n) else _widened(form) for n, form in twin.forms.items()}
+    return replace(twin, forms={n: form for n, form in wide.items() if form})
+
+
+def _widened(form: Form) -> Form | None:
+    """The same range in 65,536 steps; None where it has none of its own, or is as wide already."""
+    if isinstance(form, Dynamic) or form.dtype not in ("int8", "uint8"):
+        return None
+    info = np.iinfo(form.dtype)
+    steps = tuple(s * (info.max - info.min) / (2**16 - 1) for s in form.scale.step)
+    lows = [(info.min - z) * s for s, z in zip(form.scale.step, form.scale.zero, strict=True)]
+    zeros = tuple(round(-(2**15) - low / s) for low, s in zip(lows, steps, strict=True))
+    return Quantized(Scale(tuple(float(f"{s:.9g}") for s in steps), zeros, form.scale.axis), "int16")
 
 
 def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:

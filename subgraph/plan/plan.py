@@ -1,7 +1,8 @@
 """A model, how it is lowered, and what is accepted -> the places that stay in float, each of them proven.
 
 Insight: it is a search for a culprit turned round. Each place alone is lowered, which says how sensitive it is; then
-the shortest prefix in that order is kept that is accepted, then chunks are given back (`search`).
+the shortest prefix in that order is kept that is accepted, then chunks are given back (`search`). With gears, each kept
+place then takes the lowest that is accepted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +26,7 @@ from subgraph.graph.model_file import model_digest
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lowered
-from subgraph.plan.places import OUTPUT, Place, Read, Twin, Unit, places
+from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.plan.score import Acceptance, Judged, not_run
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
@@ -41,12 +43,20 @@ log = logging.getLogger("subcut")
 REPEATS = 5  # timed runs of each model
 
 
+Levels = Mapping[int, int]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
+
+
 @dataclass(frozen=True)
 class Tried:
     """A model that was run: the places that it keeps, and what was said of it."""
 
-    kept: frozenset[int]
+    levels: Levels
     judged: Judged
+
+    @property
+    def kept(self) -> int:
+        """How many places."""
+        return len(self.levels)
 
 
 @dataclass
@@ -54,6 +64,7 @@ class Planner:
     """Runs models in which some places are kept. Several threads may ask at once.
 
     Attributes:
+        gears: what lies between the lowered model and float, the lowest first.
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
@@ -65,8 +76,9 @@ class Planner:
     twin: Twin
     unit: Unit
     acceptance: Acceptance
+    gears: Sequence[Twin] = ()
     jobs: int = 1
-    tried: dict[frozenset[int], Tried] = field(default_factory=dict)
+    tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
     problem: str = ""
     is_wrong: bool = False
@@ -87,22 +99,41 @@ class Planner:
         lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
         return digest("plan/1", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
 
-    def reads(self, kept: Collection[int]) -> frozenset[Read]:
-        """What is lowered where these places are kept."""
-        found = [place.reads for k, place in enumerate(self.places) if k not in kept]
-        return frozenset().union(*found)
+    def in_float(self, kept: Collection[int]) -> Levels:
+        """These places in float, all others lowered."""
+        return dict.fromkeys(kept, len(self.gears) + 1)
 
-    def draft(self, kept: Collection[int]) -> Draft:
-        """The model in which these places are kept; the float model itself where the candidate's command lowers it."""
+    def how(self, levels: Levels) -> dict[Read, Lowering]:
+        """How each read is lowered."""
+        found: dict[Read, Lowering] = {}
+        for k, place in enumerate(self.places):
+            level = levels.get(k, 0)
+            if level <= len(self.gears):
+                found |= (
+                    self._at(place, self.gears[level - 1]) if level else {r: self.twin.lowering(r) for r in place.reads}
+                )
+        return found
+
+    def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
+        """How a place is lowered at a gear; empty where it cannot be."""
+        if twin.rounded:
+            nodes = {i for i, _ in place.reads}
+            return {(i, ""): twin.rounded[i] for i in nodes} if nodes <= twin.rounded.keys() else {}
+        wide = {r: twin.lowering(r) for r in place.reads if r[1] in twin.forms}
+        changed = any(form != self.twin.lowering(r) for r, form in wide.items())
+        return wide if changed and len(wide) == len(place.reads) else {}
+
+    def draft(self, levels: Levels) -> Draft:
+        """The model with these levels; the float model itself where the candidate's command lowers it."""
         graph = self.trials.graph
-        return Draft(graph) if self.twin.by_command else lowered(graph, self.twin, self.reads(kept))
+        return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
 
     def kept_nodes(self, kept: Collection[int]) -> Kept:
         """What the lists name."""
         graph = self.trials.graph
         reads = [read for k in kept for read in self.places[k].reads]
         nodes = graph.in_order({i for i, _ in reads if i != OUTPUT})
-        lowered = {i for i, _ in self.reads(kept) if i != OUTPUT}
+        lowered = {i for k, place in enumerate(self.places) if k not in kept for i, _ in place.reads if i != OUTPUT}
         whole = {graph.ops[i] for i in nodes} - {graph.ops[i] for i in lowered}
         return Kept(
             nodes=[graph.label(i) for i in nodes],
@@ -111,19 +142,21 @@ class Planner:
             operators=sorted(whole),
         )
 
-    def run(self, kept: Collection[int]) -> RunResult:
-        """What the model gives in which these places are kept; stored.
+    def run(self, levels: Levels) -> RunResult:
+        """What the model gives with these levels; stored.
 
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
-        key = digest(self._identity, sorted(map(list, self.reads(kept))))
+        reads = [f"{i} {name} {self._level_of(form)}" for (i, name), form in self.how(levels).items()]
+        kept = sorted(levels) if self.twin.by_command else []
+        key = digest(self._identity, kept, sorted(reads))
 
         def anew(into: Path) -> RunResult:
             if self.is_over():
                 raise OutOfTime("the time is used up")
             with self.trials.temporary_folder() as folder:
-                return self.trials.workers.run(self._job(kept, folder, into))
+                return self.trials.workers.run(self._job(levels, folder, into))
 
         return load_or_run(self.trials.store, [key], anew)[0]
 
@@ -131,26 +164,41 @@ class Planner:
         """Is the time that the user gave used up?"""
         return time.monotonic() > self.trials.workers.deadline
 
-    def _job(self, kept: Collection[int], folder: Path, into: Path) -> Job:
-        """A run of the model in which these places are kept; it is written to the folder."""
+    def _level_of(self, form: Lowering) -> str:
+        """For the key of a run; which forms there are is part of `_identity`."""
+        return "" if isinstance(form, Dynamic) else form.dtype
+
+    def _job(self, levels: Levels, folder: Path, into: Path) -> Job:
+        """A run of the model with these levels; it is written to the folder."""
         names, options = list(self.trials.graph.inputs), self.trials.candidate.options
         feeds = [[sample[n] for n in names] for sample in self.trials.values.records]
-        self.draft(kept).save(folder / "model.onnx")
+        self.draft(levels).save(folder / "model.onnx")
         if self.twin.by_command:
-            options = {**options, "keep": render(self.kept_nodes(kept))}
+            options = {**options, "keep": render(self.kept_nodes(levels))}
         return Job(folder / "model.onnx", feeds, self.outputs, into, options=options)
 
-    def judge(self, kept: Collection[int]) -> Judged:
-        """What is said of the model in which these places are kept; asked once."""
-        key = frozenset(kept)
+    def judge(self, levels: Levels) -> Judged:
+        """What is said of the model with these levels; asked once."""
+        key = frozenset(levels.items())
         if key not in self.tried:
-            judged = self.acceptance.judge(self.run(kept))
+            judged = self.acceptance.judge(self.run(levels))
             with self._lock:
-                self.tried[key] = Tried(key, judged)
+                self.tried[key] = Tried(levels, judged)
                 number = len(self.tried)
             what = {Status.AGREE: "accepted", Status.FAIL: "refused"}.get(judged.status, "unresolved")
-            log.info("%d: %d of %d places in float: %s   %s", number, len(key), len(self.places), what, judged.why)
+            kept = f"{len(key)} of {len(self.places)} places kept{self._gears_in(levels)}"
+            log.info("%d: %s: %s   %s", number, kept, what, judged.why)
         return self.tried[key].judged
+
+    def _gears_in(self, levels: Levels) -> str:
+        lower = Counter(self.gear_name(level) for level in levels.values() if level <= len(self.gears))
+        return "".join(f", {number} in {name}" for name, number in lower.items())
+
+    def gear_name(self, level: int) -> str:
+        """Of a kept place: "int16", "float16" or "float32"."""
+        if level > len(self.gears):
+            return "float32"
+        return "float16" if self.gears[level - 1].rounded else "int16"
 
     def measure(self) -> None:
         """How far the outputs are off with each place alone lowered, the model's own order, `jobs` at once."""
@@ -169,7 +217,7 @@ class Planner:
                 raise
 
     def _error_of(self, place: int) -> float:
-        result = self.run([k for k in range(len(self.places)) if k != place])
+        result = self.run(self.in_float([k for k in range(len(self.places)) if k != place]))
         if result.failure:
             return math.inf
         pairs = [
@@ -184,35 +232,58 @@ class Planner:
         """The smallest set of places to keep; None where there is none, or no time: `problem` says which."""
         every = frozenset(range(len(self.places)))
         try:
-            if not (judged := self.judge(every)).accepted:
+            if not (judged := self.judge(self.in_float(every))).accepted:
                 self.problem, self.is_wrong = (
                     f"not even with every place in float: {judged.why}",
                     judged.status is Status.FAIL,
                 )
                 return None
-            if self.judge(()).accepted:
+            if self.judge({}).accepted:
                 return Found((), 0)
             self.measure()
         except OutOfTime:
             if not self.errors:
                 return None
         order = sorted(every, key=lambda k: (-self.errors.get(k, 0.0), k))
-        found = smallest(order, lambda kept: self.judge(kept).accepted)
-        lowered_again = (self.tried.get(frozenset(found.kept) - {place}) for place in found.kept)
-        return replace(found, proven=sum(one is not None and one.judged.status is Status.FAIL for one in lowered_again))
+        found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
+        levels = self._lowest_gears(self.in_float(found.kept))
+        refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
+        proven = sum(one is not None and one.judged.status is Status.FAIL for one in refused)
+        return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
-    def seconds(self, kept: Collection[int]) -> PlanSeconds | None:
-        """Of a run over all samples, in turn: the float model, and that in which these places are kept.
+    def _lower(self, levels: Levels, place: int) -> Levels:
+        """With one place at its next lower level."""
+        level = levels[place] - 1
+        while level and not self._at(self.places[place], self.gears[level - 1]):
+            level -= 1
+        rest = {k: v for k, v in levels.items() if k != place}
+        return {**rest, place: level} if level else rest
+
+    def _lowest_gears(self, levels: Levels) -> Levels:
+        """Each kept place at the lowest level that is accepted, the least sensitive first, until none can be lower."""
+        lowered = bool(self.gears)
+        try:
+            while lowered:
+                lowered = False
+                for place in reversed(list(levels)):
+                    while place in levels and self.judge(lower := self._lower(levels, place)).accepted:
+                        levels, lowered = lower, True
+        except OutOfTime:
+            pass
+        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.errors.get(k, 0.0), k))}
+
+    def seconds(self, levels: Levels) -> PlanSeconds | None:
+        """Of a run over all samples, in turn: the float model, and that with these levels.
 
         None where there is no time left for it, or a command would convert each model again.
         """
         if self.is_over() or self.twin.by_command:
             return None
-        every = range(len(self.places))
+        every = self.in_float(range(len(self.places)))
         times: list[tuple[float, float]] = []
         with self.trials.temporary_folder() as folder:
             jobs = []
-            for name, which in (("float", every), ("plan", kept)):
+            for name, which in (("float", every), ("plan", levels)):
                 (folder / name / "out").mkdir(parents=True)
                 jobs.append(self._job(which, folder / name, folder / name / "out"))
             for _ in range(REPEATS):
@@ -241,7 +312,7 @@ def score_as_it_is(planner: Planner) -> Judged:
     """
     trials = planner.trials
     if trials.candidate_model is None:
-        return planner.judge(())
+        return planner.judge({})
     try:
         return planner.acceptance.judge(trials.run(trials.whole()))
     except SubcutError as e:

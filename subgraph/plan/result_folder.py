@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from subgraph import plugins
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.documents import to_json
-from subgraph.graph.graph import Graph
 from subgraph.plan.plan import Planner
 from subgraph.plan.search import Found
 from subgraph.results.plan import KeptPlace, PlanDocument
@@ -30,7 +28,7 @@ def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPl
     with folders.aside(place.path) as work:
         model = None
         if not planner.twin.by_command:
-            planner.draft(found.kept).save(work / MODEL)
+            planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         (work / LISTS).mkdir()
         lists = {}
@@ -48,15 +46,16 @@ def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPl
 
 def kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
     """What the document says of each place that is kept."""
-    return [*map(partial(_kept_place, planner.trials.graph, planner), found.kept)]
+    return [_kept_place(planner, k, level) for k, level in found.levels.items()]
 
 
-def _kept_place(graph: Graph, planner: Planner, k: int) -> KeptPlace:
-    place = planner.places[k]
+def _kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
+    graph, place = planner.trials.graph, planner.places[k]
     return KeptPlace(
         name=place.name,
         nodes=[graph.label(i) for i in place.nodes],
         ops=[graph.ops[i] for i in place.nodes],
         tensors=sorted({name for _, name in place.reads if name}),
         error=planner.errors.get(k),
+        gear=planner.gear_name(level),
     )

@@ -7,8 +7,8 @@ Complexity: log n questions, and about three for each place that is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from subgraph.errors import OutOfTime
 
@@ -22,10 +22,12 @@ class Found:
     Attributes:
         kept: in the order of their sensitivity.
         proven: how many of them were given back alone, and refused; all of them where the set is minimal.
+        levels: by kept place, how high above what is lowest; higher than any gear where there is none.
     """
 
     kept: tuple[int, ...]
     proven: int
+    levels: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def minimal(self) -> bool:

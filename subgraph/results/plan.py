@@ -18,6 +18,7 @@ class KeptPlace:
     Attributes:
         name: of the node, operator or tensor, or "output NAME". nodes, ops: of it; tensors: what is read there.
         error: how far the outputs are off with this place alone lowered: |d| / |a|, the worst output and sample.
+        gear: "float32", or the lowest one above the lowered model's that was accepted.
     """
 
     name: str
@@ -25,6 +26,7 @@ class KeptPlace:
     ops: Sequence[str]
     tensors: Sequence[str]
     error: Number | None
+    gear: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)

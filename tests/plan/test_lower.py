@@ -40,7 +40,7 @@ def net(tmp_path: Path) -> Graph:
 
 
 def run(graph: Graph, twin: Twin, reads: set[Read], folder: Path) -> tuple[onnx.ModelProto, Mapping[str, Any]]:
-    lowered(graph, twin, reads).save(folder / "low.onnx")
+    lowered(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
     model = onnx.load(folder / "low.onnx")
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(folder / "low.onnx", providers=["CPUExecutionProvider"])
@@ -77,7 +77,7 @@ def test_a_weight_is_stored_as_its_codes(net: Graph, tmp_path: Path) -> None:
     assert isinstance(form, Quantized)
     assert np.allclose(values["h"], through(X) @ through(W, form), rtol=1e-5, atol=1e-5)
     assert {tuple(t.dims) for t in model.graph.initializer if t.name.startswith("x:")} == {()}  # else no int8 Add runs
-    assert stored_bytes(net, TWIN, {(0, "w")}) == {"low": 64, "float": 64}
+    assert stored_bytes(net, {(0, "w"): form}) == {"low": 64, "float": 64}
 
 
 def test_an_output_keeps_its_name_and_who_reads_it_its_value(net: Graph, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_16_bits(net: Graph, tmp_path: Path, precision: Precision, eps: float) -
 
 def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(net: Graph, tmp_path: Path) -> None:
     twin = Twin(Precision.INT8, {"x": Quantized(Scale((1e-4,), (0,)), "int16")})
-    lowered(net, twin, {(0, "x")}).save(tmp_path / "low.onnx")
+    lowered(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
     model = onnx.load(tmp_path / "low.onnx")
     assert {n.domain for n in model.graph.node if "Quantize" in n.op_type} == {"com.microsoft"}
     found = onnxruntime.InferenceSession(tmp_path / "low.onnx").run(["h"], {"x": X})[0]

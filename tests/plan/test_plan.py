@@ -32,7 +32,7 @@ EXACT = "ort:session.x64quantprecision=1"  # without it, int8 sums saturate on p
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network, samples, and it quantized twice: as it should be, and with a scale of `r` that cuts off most of it."""
+    """A network, samples, and it quantized: rightly; with a scale of `r` that cuts off most; with too large a one."""
     folder, rng = tmp_path_factory.mktemp("plan"), np.random.default_rng(7)
     w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
     model = text_models.model(NET, w=w, v=v, u=u)
@@ -44,11 +44,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [{"x": f"{folder}/samples/s{k}.npy"} for k in range(SAMPLES)]
     (folder / "files.json").write_text(json.dumps(files))
     quantize_main.main(str(folder / "m.onnx"), str(folder / "good.onnx"), "uint8", str(folder / "files.json"))
-    good = onnx.load(folder / "good.onnx")
-    for scale in good.graph.initializer:
-        if scale.name == "r_scale":
-            scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) / 40, scale.name))
-    onnx.save(good, folder / "bad.onnx")
+    for name, factor in (("bad", 1 / 40), ("coarse", 60)):
+        model = onnx.load(folder / "good.onnx")
+        for scale in model.graph.initializer:
+            if scale.name == "r_scale":
+                scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(factor), scale.name))
+        onnx.save(model, folder / f"{name}.onnx")
     return folder
 
 
@@ -82,6 +83,23 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     assert kinds["v"] == onnx.TensorProto.FLOAT and kinds["w:codes"] == kinds["u:codes"] == onnx.TensorProto.INT8
     again = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
     assert [k["name"] for k in again.document["kept"]] == ["second"]
+
+
+@pytest.mark.parametrize(("other", "gear"), [("coarse", "int16"), ("bad", "float16")])
+def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
+    """16 bits heal steps that are too large; where the range is cut off, they have the same one."""
+    words = ("--candidate-model", f"{other}.onnx", "--criterion", "cosine>0.98", "--gears", "float32,float16,int16")
+    document = plan(place, *words).document
+    (kept,) = document["kept"]
+    assert (kept["name"], kept["gear"], document["minimal"]) == ("second", gear, True), document
+    assert document["says"] == f"right with 1 of 6 places in {gear} or float: second ({gear})"
+    stored = onnx.load(place / document["model"])
+    held = {t.name: t.data_type for t in stored.graph.initializer}
+    assert held["v:codes" if gear == "int16" else "v:float16"] == onnx.TensorProto.DataType.Value(
+        {"int16": "INT8", "float16": "FLOAT16"}[gear]
+    )
+    text = subcut("plan", "m.onnx", "-i", "samples", "-c", EXACT, *words, "-q", cwd=place).out
+    assert "yes: with any one of them one gear lower, it is refused" in text
 
 
 @pytest.mark.slow
@@ -177,6 +195,8 @@ def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Pat
         (("--to", "int8", "--score", "none.py:f", "--drop", "1%"), "no file none.py"),
         (("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"), "top1 takes numbers"),
         (("--to", "int8", "--unit", "layer"), "--unit layer: unknown"),
+        (("--to", "int8", "--gears", "int9"), "--gears int9: unknown"),
+        (("--to", "fp16", "--gears", "int16"), "--gears is for quantized models"),
         (("--candidate-model", "m.onnx"), "nothing in m.onnx is quantized"),
     ],
 )
