@@ -38,7 +38,7 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
     """The smallest prefix that is accepted, without what can be given back; all of `order` is known to be accepted.
 
     >>> smallest([4, 2, 0, 1, 3], lambda kept: {2, 1} <= set(kept))
-    Found(kept=(2, 1), proven=2)
+    Found(kept=(2, 1), proven=2, levels={})
     """
     asked: dict[frozenset[int], bool] = {frozenset(order): True}
 
