@@ -14,22 +14,29 @@ from subgraph.diagnosis.passes import in_words
 from subgraph.documents import to_json
 from subgraph.reports.md import code
 from subgraph.results.blame import BlameDocument, Cure, Versions
+from subgraph.runtime.candidate import Candidate
 from subgraph.text import clean, count
 from subgraph.verdict import Signature
 
 MAX_NODES = 6  # that a sentence names
 MAX_CURES = 4
+NODE, SEEN, ENVIRONMENT = "Node", "Furthest off", "Environment"  # lines of the answer that a report says elsewhere
+# onnxruntime's names of the levels of its option `opt`.
+LEVELS = {"disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED"}
 MAX_UNPROVEN = 2
 UNKNOWN = 5  # exit code
 
 
-def written(document: BlameDocument, folder: Path, case: Path | None, *, is_onnxruntime: bool) -> BlameDocument:
+def written(document: BlameDocument, folder: Path, case: Path | None, onnxruntime: Candidate | None) -> BlameDocument:
     """The document with its answer and script; all three as files in a folder.
+
+    `onnxruntime`: the candidate, where it is one.
 
     Raises:
         UsageError: the case cannot be read. OutputError: nothing can be written.
     """
-    code_of_case = script(find_case(case), document.passes, is_onnxruntime=is_onnxruntime) if case else ""
+    release = f"{document.runtime}=={document.version}"
+    code_of_case = script(find_case(case), document.passes, release, onnxruntime) if case else ""
     document = replace(document, answer=paragraph(document), script=code_of_case)
     texts = (as_json(to_json(document)), f"{document.answer}\n".encode(), code_of_case.encode())
     for name, text in zip((BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT), texts, strict=True):
@@ -38,13 +45,16 @@ def written(document: BlameDocument, folder: Path, case: Path | None, *, is_onnx
 
 
 def plain(found: BlameDocument) -> list[str]:
-    """The answer's lines behind the first one, without Markdown."""
-    return [line.removeprefix("- ").replace("`", "") for line in found.answer.split("\n")[1:]]
+    """The answer's lines behind the first one, without Markdown, and without what a report says elsewhere."""
+    told = tuple(f"- {word}: " for word in (NODE, SEEN, ENVIRONMENT))
+    lines = [line for line in found.answer.split("\n")[1:] if not line.startswith(told)]
+    return [line.removeprefix("- ").replace("`", "") for line in lines]
 
 
 def paragraph(found: BlameDocument) -> str:
     """Markdown: versions, region, pass, cures with their cost; a line each. Names are code spans."""
-    lines = [_head(found)]
+    lines = [_head(found), *(f"- {NODE}: {code(node)}" for node in found.nodes)]
+    lines += [f"- {SEEN}: {clean(found.seen)}"] if found.seen else []
     if found.versions:
         lines.append(f"- Releases: {history(found.versions)}")
     if found.passes:
@@ -61,7 +71,8 @@ def paragraph(found: BlameDocument) -> str:
     lines += [f"- Not proven: {more} more that heal the region, and not the whole model"] if more > 0 else []
     if found.exit_code == 1 and not proven:
         lines.append("- No cure is proven")
-    return "\n".join([*lines, *(f"- Note: {clean(note)}" for note in found.notes)])
+    lines += [f"- Note: {clean(note)}" for note in found.notes]
+    return "\n".join([*lines, *([f"- {ENVIRONMENT}: {clean(found.environment)}"] if found.environment else [])])
 
 
 def _unproven(cure: Cure) -> str:
@@ -108,22 +119,34 @@ def _cure(cure: Cure) -> str:
     return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
 
 
-def script(case: FoundCase, passes: Sequence[Sequence[str]], *, is_onnxruntime: bool) -> str:
+def script(
+    case: FoundCase, passes: Sequence[Sequence[str]], release: str = "", onnxruntime: Candidate | None = None
+) -> str:
     """Python of ten lines, with numpy and, where it is to blame, onnxruntime only, to be run in the case's folder.
 
     The values that are right lie beside it: this very release may compute them wrong without optimisations as well.
+    `release`: which has the fault, as pip names it. `onnxruntime`: the candidate, whose options hold in the script.
     """
     home = case.place.resolve()
     feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
     outputs, files = list(case.outputs), [_within(home, of[0].files[0]) for of in case.outputs.values()]
-    lines = ["import numpy as np", *(["import onnxruntime as ort"] if is_onnxruntime else []), ""]
+    runtime = [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"] if onnxruntime else []
+    lines = ["import numpy as np", *runtime, ""]
     lines += [f"expected = [np.load(file) for file in {files!r}]  # what the reference gave"]
-    if is_onnxruntime:
+    if onnxruntime:
+        level = LEVELS.get(str(onnxruntime.options.get("opt")))
+        how = ", sess_options=options" if level else ""
+        if level:
+            lines += ["options = ort.SessionOptions()"]
+            lines += [f"options.graph_optimization_level = ort.GraphOptimizationLevel.{level}"]
+        if providers := str(onnxruntime.options.get("providers") or ""):
+            how += f", providers={providers.split('+')!r}"
         off = list(passes[0]) if passes else []
         lines += [
             f"feeds = {{{feeds}}}",
             f"for off in ([], {off!r}):" if off else "for off in ([],):",
-            f"    given = ort.InferenceSession('model.onnx', disabled_optimizers=off).run({outputs!r}, feeds)",
+            f"    session = ort.InferenceSession('model.onnx'{how}, disabled_optimizers=off)",
+            f"    given = session.run({outputs!r}, feeds)",
             "    print(ort.__version__, off, [float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
         ]
     else:
@@ -141,6 +164,9 @@ def _within(home: Path, file: str) -> str:
 
 def summary(found: BlameDocument) -> str:
     """The answer for a terminal, and where it lies."""
-    plain = found.answer.replace("**", "").replace("`", "")
+    head = found.answer.partition("\n")[0].replace("**", "").replace("`", "")
     took = f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s beside the search"
-    return "\n".join([plain, took, *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else [])])
+    lines = [f"- {line}" for line in plain(found)]
+    return "\n".join(
+        [head, *lines, took, *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else [])]
+    )

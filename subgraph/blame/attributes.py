@@ -36,6 +36,7 @@ MAX_NODES = 16  # of a region whose attributes are left out
 MAX_TRIED = 32  # attributes
 MAX_SECONDS = 60.0  # after which no more are tried
 SMALLER = 10.0  # times smaller than the region's error is what rounding may leave without the attribute
+TENSOR, GRAPH, GRAPHS, SPARSE = 4, 5, 10, 11  # onnx.AttributeProto's numbers of these types
 MAX_VALUE = 40  # characters of an attribute's value
 
 
@@ -153,13 +154,24 @@ def _value(attribute: Any) -> object:
     return helper.get_attribute_value(attribute) if attribute is not None and attribute.name else None
 
 
+def described(node: protobuf.NodeProto) -> str:
+    """`'pool': AveragePool, ceil_mode=1, kernel_shape=[3,3]`; bodies and weights are left out."""
+    held = (a for a in node.attribute if a.type not in (TENSOR, SPARSE, GRAPH, GRAPHS))
+    return ", ".join([f"'{clean(node.name or node.output[0])}': {clean(node.op_type)}", *map(_written, held)])
+
+
 def _words(node: protobuf.NodeProto, k: int) -> str:
-    """`ceil_mode=1 of 'pool'`; `strides=[2,2]`, `mode=linear`."""
-    value = _value(node.attribute[k])
+    """`ceil_mode=1 of 'pool'`."""
+    return f"{_written(node.attribute[k])} of '{clean(node.name or node.output[0])}'"
+
+
+def _written(attribute: Any) -> str:
+    """`ceil_mode=1`; `strides=[2,2]`, `mode=linear`."""
+    value = _value(attribute)
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value).replace(" ", "")
     text = clean(f"{value:g}" if isinstance(value, float) else text)
     short = text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
-    return f"{clean(node.attribute[k].name)}={short} of '{clean(node.name or node.output[0])}'"
+    return f"{clean(attribute.name)}={short}"
 
 
 def _with_own_shapes(

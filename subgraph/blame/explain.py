@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from subgraph.blame import answer
+from subgraph.blame.attributes import described
 from subgraph.blame.blame import Blame, ReleasesAsked
 from subgraph.cases.case import as_json
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.layout import BLAME, RUN_JSON
 from subgraph.documents import to_json
-from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.reports import beside
+from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
 from subgraph.results.blame import BlameDocument
 from subgraph.storage import folders
 
@@ -64,6 +66,9 @@ def explain(
             kernels=kernels,
             passes=passes,
             attributes=attributes,
+            nodes=[described(trials.graph.nodes[i]) for i in blame.region.nodes[: answer.MAX_NODES]] if wrong else (),
+            seen=beside(to_json(finding.worst), to_json(finding.off)) if finding and finding.worst else "",
+            environment=_environment(search.environment) if wrong else "",
             switches=list(switches),
             versions=versions,
             cures=cures,
@@ -77,10 +82,16 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        document = answer.written(document, work, case, is_onnxruntime=bool(trials.candidate.can.reference))
+        document = answer.written(document, work, case, trials.candidate if trials.candidate.can.reference else None)
     if case and finding is not None:
         _add_to_report(search, finding, answer.plain(document), case.parent)
     return document
+
+
+def _environment(of: RunEnvironment) -> str:
+    """`Linux x86_64, 8 cores; Python 3.11.7; onnx 1.22.0; …; found by subcut 0.1.0`."""
+    packages = [f"{name} {version}" for name, version in of.packages.items()]
+    return "; ".join([of.machine, f"Python {of.python}", *packages, f"found by subcut {of.subcut}"])
 
 
 def _add_to_report(search: BisectDocument, finding: FindingDocument, lines: Sequence[str], folder: Path) -> None:

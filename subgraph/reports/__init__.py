@@ -42,6 +42,7 @@ from subgraph.reports._forms import rendered as rendered
 from subgraph.reports._forms import renderer as renderer
 from subgraph.text import clean, count, from_run, prediction, source_line
 
+BAD = ("wrong", "crashed", "timeout")  # outcomes of a sweep
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
@@ -393,18 +394,39 @@ def innermost(finding: Document) -> list[Document]:
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
-    worst, off, verdict = finding["worst"], finding["off"], finding["verdict"]
+    worst, verdict = finding["worst"], finding["verdict"]
     why = f": {quoted(verdict['why'])}" if verdict and verdict["why"] else ""
     if worst is None:
         return f"alone, on the reference's inputs: {word(verdict)}{why}"
-    at = ",".join(map(str, worst["index"]))
-    seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
-    share = f"; {off['count']} of {off['of']} values differ" if off else ""
+    seen = beside(worst, finding["off"])
     outputs = verdict["outputs"] if verdict else ()
     reasons = (j["name"] for j in outputs if j.get("why") == verdict["why"])
     decisive = next(reasons, worst["tensor"])  # whose reason it is
     where = "" if decisive == worst["tensor"] else f"{quoted(worst['tensor'])}: "
-    return f"alone, on the reference's inputs: {quoted(decisive)}{why}; {where}{seen}{share}"
+    return f"alone, on the reference's inputs: {quoted(decisive)}{why}; {where}{seen}"
+
+
+def swept(document: Document) -> str:
+    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is right."""
+    parts = []
+    for k, candidate in enumerate(document["candidates"]):
+        operators = [o["totals"][k] for o in document["operators"]]
+        wrong = sum(any(totals[word] for word in BAD) for totals in operators)
+        right = sum(totals["right"] == sum(totals.values()) for totals in operators)
+        what = (
+            f"{wrong} of {count(len(operators), 'operator')} wrong"
+            if wrong
+            else f"right in {right} of {len(operators)}"
+        )
+        parts.append(f"{candidate['name']}: {what}")
+    return "; ".join(parts)
+
+
+def beside(worst: Document, off: Document | None) -> str:
+    """`expected 0.25, got 0.19 at [0,1]; 3 of 64 values differ`."""
+    at = ",".join(map(str, worst["index"]))
+    share = f"; {off['count']} of {off['of']} values differ" if off else ""
+    return f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]{share}"
 
 
 def _certificate(finding: Document, quoted: Quoted) -> list[str]:

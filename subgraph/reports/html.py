@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from subgraph.drawing import chart, svg, tensor
 from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports import (
+    BAD,
     Document,
     JudgedTensor,
     View,
@@ -45,6 +46,7 @@ from subgraph.reports import (
     shares,
     size,
     stderr,
+    swept,
     title,
     view,
     word,
@@ -59,7 +61,6 @@ FILE = "report.html"
 PICTURES = True  # it shows those of the worst tensors
 TEMPLATE, COMPARED, SWEPT = "html.jinja", "compared.jinja", "sweep.jinja"
 SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
-BAD = ("wrong", "crashed", "timeout")
 NO_PICTURES: Mapping[int, WorstTensor] = {}
 MAX_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
@@ -116,22 +117,6 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
     bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
     about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MAX_TESTS, "signs": SIGNS, "words": list(SIGNS)}
     return _page(SWEPT, about["headline"], about)
-
-
-def swept(document: Document) -> str:
-    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is right."""
-    parts = []
-    for k, candidate in enumerate(document["candidates"]):
-        operators = [o["totals"][k] for o in document["operators"]]
-        wrong = sum(any(totals[word] for word in BAD) for totals in operators)
-        right = sum(totals["right"] == sum(totals.values()) for totals in operators)
-        what = (
-            f"{wrong} of {count(len(operators), 'operator')} wrong"
-            if wrong
-            else f"right in {right} of {len(operators)}"
-        )
-        parts.append(f"{candidate['name']}: {what}")
-    return "; ".join(parts)
 
 
 def worst(totals: Document) -> str:

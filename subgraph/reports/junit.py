@@ -18,6 +18,7 @@ from subgraph.reports import (
     runtime,
     sentences,
     stderr,
+    swept,
     title,
     view,
     word,
@@ -27,6 +28,7 @@ from subgraph.reports._compared import View
 FILE = "junit.xml"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 SUITE = "subcut.bisect"
+SWEPT = {"right": "", "refused": "skipped", "unresolved": "error"}  # elements of a sweep's outcomes; of others: failure
 
 
 def render(document: Document) -> str:
@@ -122,6 +124,27 @@ def render_compared(document: Document) -> str:
             if one.status or column != "alone":
                 cases.append(case)
     return _suite(suite_name, cases, 0.0, shown.facts, [shown.headline, *shown.notes, *left_out(shown)])
+
+
+def render_sweep(document: Document) -> str:
+    """A test case per test and candidate: wrong, crashed and hanging ones are failures, refused ones are skipped."""
+    shown = cleaned(document)
+    cases = []
+    for k, candidate in enumerate(shown["candidates"]):
+        for row in shown["rows"]:
+            result = row["results"][k]
+            about = {"name": row["test"], "classname": f"subcut.sweep.{candidate['name']}"}
+            case = ET.Element("testcase", {**about, "time": f"{result['build_seconds'] + result['run_seconds']:.3f}"})
+            kind = SWEPT.get(result["status"], "failure")
+            if kind:
+                told = {"message": f"{row['operator'] or row['kind']}: {result['why']}", "type": result["status"]}
+                ET.SubElement(case, kind, told).text = result["case"] and f"case {result['case']}"
+            cases.append(case)
+    facts = [("criterion", shown["criterion"]), ("onnx", shown["tests"]["onnx"]), ("command", shown["command"])]
+    facts += [("candidate", " ".join(runtime(candidate))) for candidate in shown["candidates"]]
+    taken = sum(candidate["seconds"] for candidate in shown["candidates"])
+    left = [f"left out: {one['test']}: {one['why']}" for one in shown["left_out"]]
+    return _suite("subcut sweep", cases, taken, facts, [swept(shown), *left])
 
 
 def _compared_case(name: str) -> ET.Element:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from subgraph.reports import (
+    BAD,
     UNKNOWN,
     Document,
     cleaned,
@@ -31,6 +32,7 @@ from subgraph.reports import (
     size,
     span,
     stderr,
+    swept,
     title,
     view,
     word,
@@ -184,6 +186,38 @@ def render_compared(document: Document) -> str:
     )  # fmt: skip
     lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]
     return "\n".join([*lines, *_fenced([cleaned(document)["command"]], "sh")]).rstrip("\n") + "\n"
+
+
+def render_sweep(document: Document) -> str:
+    """A sweep as the text of an issue: what is bad, then each operator that is not right throughout, by candidate."""
+    shown = cleaned(document)
+    names = [candidate["name"] for candidate in shown["candidates"]]
+    lines = [f"# subcut: {code(swept(shown))}", ""]
+    lines += [f"- candidate: {' '.join(map(code, filter(None, runtime(c))))}" for c in shown["candidates"]]
+    lines += [
+        f"- tests: {shown['tests']['count']} of onnx {code(shown['tests']['onnx'])}, by {code(shown['criterion'])}"
+    ]
+    bad = [
+        (table_code(row["operator"] or row["kind"]), table_code(row["test"]), table_code(name), result["status"],
+         table_code(result["why"]))
+        for row in shown["rows"] for name, result in zip(names, row["results"], strict=True)
+        if result["status"] in BAD
+    ]  # fmt: skip
+    if bad:
+        lines += ["", "## Wrong", "", *_table(("operator", "test", "candidate", "outcome", "why"), bad)]
+    mixed = [
+        (table_code(operator["operator"]), str(operator["tests"]), *map(_outcomes, operator["totals"]))
+        for operator in shown["operators"] if any(t["right"] != operator["tests"] for t in operator["totals"])
+    ]  # fmt: skip
+    if mixed:
+        heading = ("operator", "tests", *map(table_code, names))
+        lines += ["", "## Operators that are not right in every test", "", *_table(heading, mixed)]
+    return "\n".join([*lines, "", "Found with:", "", *_fenced([shown["command"]], "sh")]).rstrip("\n") + "\n"
+
+
+def _outcomes(totals: Document) -> str:
+    """`3 right, 1 wrong`."""
+    return ", ".join(f"{number} {word}" for word, number in totals.items() if number)
 
 
 def _recorded_as(line: TensorLine) -> str:

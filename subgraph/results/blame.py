@@ -77,6 +77,8 @@ class BlameDocument:
         kernels: without any optimisation it is as wrong; None where that is not known.
         passes: minimal sets of names of passes, each of which cures the region. switches: names of options that do.
         attributes: those without each of which the candidate is right about what is left: `ceil_mode=1 of 'pool'`.
+        nodes: the region's with their attributes: `'pool': AveragePool, ceil_mode=1`.
+        seen: the element that is furthest off, expected beside got. environment: machine, and releases.
         versions: None where no releases were asked about.
         answer: Markdown to paste. script: Python that shows it, for the case's folder.
         runs: of the candidate for all this, beside the search's. installs: environments that were made.
@@ -110,3 +112,6 @@ class BlameDocument:
     command: str
     pieces: str | None = absent()
     attributes: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    seen: str = ""
+    environment: str = ""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from subgraph.blame.answer import paragraph, plain, script, states
+from subgraph.blame.attributes import described
 from subgraph.cases.find_case import FoundCase
 from subgraph.results.blame import BlameDocument, Cure, ReleaseState, TriedRelease, Versions
+from subgraph.runtime.candidate import parse
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature
 from tests.helpers import text_models
@@ -81,10 +85,10 @@ def test_names_play_no_tricks(tmp_path: Path) -> None:
     record = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "inputs" / "x.npy"),))
     made = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "outputs" / "y.npy"),))
     case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, {})
-    for is_onnxruntime in (True, False):
-        code = script(case, [("A",)], is_onnxruntime=is_onnxruntime)
+    for candidate in (parse("ort:opt=basic,providers=CUDAExecutionProvider"), None):
+        code = script(case, [("A",)], "onnxruntime==1.31.1", candidate)
         compile(code, "script.py", "exec")
-        assert len(code.splitlines()) <= 10
+        assert len(code.splitlines()) <= 11
 
 
 def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
@@ -97,6 +101,25 @@ def test_the_script_compares_with_the_stored_values(tmp_path: Path) -> None:
         np.save(tmp_path / folder / f"{name}.npy", np.array(value, np.float32))
         held[name] = (Record(name, "tensor", "float32", ((2,),), (str(tmp_path / folder / f"{name}.npy"),)),)
     case = FoundCase(tmp_path, ("",), {"x": held["x"]}, {"y": held["y"]}, {})
-    (tmp_path / "script.py").write_text(script(case, [], is_onnxruntime=True), encoding="utf-8")
+    text = script(case, [], "onnxruntime==1.31.1", parse("ort:opt=disable"))
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[] [0.5]"), done.stdout
+    assert "pip install onnxruntime==1.31.1" in text and "ORT_DISABLE_ALL" in text
+
+
+def test_a_tracker_is_told_nodes_values_and_environment() -> None:
+    """A terminal and a report say these elsewhere."""
+    pool = helper.make_node(
+        "AveragePool", ["x"], ["y"], name="pool", ceil_mode=1, auto_pad="NOTSET", kernel_shape=[3, 3]
+    )
+    told = found(
+        nodes=[described(pool)], seen="expected 0.25, got 0.19 at [0,1]", environment="Linux x86_64; Python 3.11.7"
+    )
+    lines = paragraph(told).split("\n")
+    assert lines[1:3] == [
+        "- Node: `'pool': AveragePool, auto_pad=NOTSET, ceil_mode=1, kernel_shape=[3,3]`",
+        "- Furthest off: expected 0.25, got 0.19 at [0,1]",
+    ]
+    assert lines[-1] == "- Environment: Linux x86_64; Python 3.11.7"
+    assert plain(replace(told, answer=paragraph(told))) == ["No cure is proven"]

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from xml.etree import ElementTree
 
 import jsonschema
 import numpy as np
 import pytest
 
 from subgraph.documents import schema
+from subgraph.reports import junit, md
 from subgraph.reports.html import render_sweep
 from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.sweep.sweep import outcome_of
@@ -207,11 +209,40 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     assert "<script>alert" not in render_sweep(hostile) and "&lt;script&gt;alert(1)" in render_sweep(hostile)
     shown = subcut("report", place.parent, "-f", "html", "-o", "-", cwd=here)
     assert shown.out.rstrip() == page.rstrip()
-    refused = subcut("report", place.parent, "-f", "md", cwd=here)
+    refused = subcut("report", place.parent, "-f", "csv", cwd=here)
     assert refused.code == 2 and "no render_sweep" in refused.err and "-f html" in refused.err
+    assert "| `Elu` | `<script>alert(1)` |" in md.render_sweep(hostile)
+    suite = ElementTree.fromstring(junit.render_sweep(hostile))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(len(document["rows"])), "1", "0")
+    (failed,) = (case for case in suite.iter("testcase") if case.find("failure") is not None)
+    assert (failed.get("name"), failed.get("classname")) == ("<script>alert(1)", f"subcut.sweep.{spec}")
     again = subcut("replay", place, "-c", spec, cwd=here)
     assert again.code == 1
     assert "max error " in again.out and "; limit " in again.out
+
+
+def test_a_sweep_for_a_tracker_and_a_server() -> None:
+    """Wrong and crashed tests are failures, refused ones are skipped; names are code spans."""
+
+    def result(status: str, why: str = "") -> dict[str, Any]:
+        return {"status": status, "why": why, "build_seconds": 0.5, "run_seconds": 0.25, "case": None}
+
+    statuses = {"test_a": "right", "test_b": "wrong", "test_c": "refused", "test_d": "crashed", "test_e": "unresolved"}
+    rows = [
+        {"test": name, "operator": "Elu", "kind": "node", "results": [result(status, "why|not")]}
+        for name, status in statuses.items()
+    ]
+    totals = {word: sum(status == word for status in statuses.values()) for word in SweepOutcome}
+    document = {
+        "candidates": [{"name": "x", "version": "1.0", "precision": "fp32", "seconds": 3.75, "backend": "x"}],
+        "rows": rows, "operators": [{"operator": "Elu", "tests": 5, "totals": [totals]}], "criterion": "noise",
+        "tests": {"onnx": "1.23", "count": 5}, "command": "subcut sweep -c x", "left_out": [],
+    }  # fmt: skip
+    suite = ElementTree.fromstring(junit.render_sweep(document))
+    assert [suite.get(k) for k in ("tests", "failures", "errors", "skipped")] == ["5", "2", "1", "1"]
+    lines = md.render_sweep(document).splitlines()
+    assert "| `Elu` | `test_b` | `x` | wrong | <code>why&#124;not</code> |" in lines
+    assert "| `Elu` | 5 | 1 wrong, 1 crashed, 1 unresolved, 1 refused, 1 right |" in lines
 
 
 @pytest.mark.slow
