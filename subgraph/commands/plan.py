@@ -303,15 +303,21 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
 def _says(document: PlanDocument) -> str:
     if document.kept is None:
         return "unresolved: the time is used up before a plan was found"
-    below = {gear for place in document.kept if (gear := place.gear) != "float32"}
-    names = [f"{clean(p.name)} ({p.gear})" if below else clean(p.name) for p in document.kept]
-    places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join([*sorted(below), 'float'])}"
-    if document.exit_code:
-        return f"unresolved: {places}, but {_few(document)}"
-    if not names:
+    if not document.kept and not document.exit_code:
         return f"right as it is: none of {count(document.places, 'place')} must stay in float"
+    gears = sorted({"float" if p.gear == "float32" else p.gear for p in document.kept}, key=lambda g: (g == "float", g))
+    names = _names(document)
+    places = f"{len(names)} of {count(document.places, 'place')} in {' or '.join(gears) or 'float'}"
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
-    return f"right with {places}: {shown}"
+    places += f": {shown}" if names else ""
+    return f"unresolved: {places}; but {_few(document)}" if document.exit_code else f"right with {places}"
+
+
+def _names(document: PlanDocument) -> list[str]:
+    """Of the places that are kept, with their gears where one is below float."""
+    kept = document.kept or ()
+    has_gears = any(place.gear != "float32" for place in kept)
+    return [f"{clean(place.name)} ({place.gear})" if has_gears else clean(place.name) for place in kept]
 
 
 def _few(document: PlanDocument) -> str:
@@ -339,7 +345,7 @@ def text(document: PlanDocument) -> str:
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
     if document.kept:
         rows.append(("minimal", _minimal(document)))
-        rows += [("", clean(place.name)) for place in document.kept[MAX_NAMED:]]
+        rows += [("", name) for name in _names(document)[MAX_NAMED:]]
     if document.weights:
         low, every = document.weights["low"], sum(document.weights.values())
         share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"

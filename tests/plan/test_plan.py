@@ -92,7 +92,7 @@ def test_the_lowest_gear_that_holds(place: Path, other: str, gear: str) -> None:
     document = plan(place, *words).document
     (kept,) = document["kept"]
     assert (kept["name"], kept["gear"], document["minimal"]) == ("second", gear, True), document
-    assert document["says"] == f"right with 1 of 6 places in {gear} or float: second ({gear})"
+    assert document["says"] == f"right with 1 of 6 places in {gear}: second ({gear})"
     stored = onnx.load(place / document["model"])
     held = {t.name: t.data_type for t in stored.graph.initializer}
     assert held["v:codes" if gear == "int16" else "v:float16"] == onnx.TensorProto.DataType.Value(
