@@ -5,7 +5,6 @@ The whole model runs once on each side. Only where that is not right, a bisectio
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from subgraph.graph.graph import load
 from subgraph.project import Project
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.search import Settings
+from subgraph.storage import folders
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
@@ -109,7 +109,7 @@ def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
     """The inputs as words after `-i`; arrays are written into files that live as long as the stack."""
     if not isinstance(inputs, Mapping):
         return [str(inputs)] if isinstance(inputs, (str, Path)) else [str(word) for word in inputs or ()]
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="subcut-")))
+    folder = stack.enter_context(folders.temporary())
     files = {name: folder / f"{stem}.npy" for name, stem in safe_names(inputs).items()}
     for name, file in files.items():
         np.save(file, np.asarray(inputs[name]), allow_pickle=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
+from subgraph.storage import folders
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def bundle(
         return _result(pack(_with_source(request, source_code)), path)
     model = graph.path if graph else path / MODEL
     asked = Asked(settings, None, None, inputs, comparison, runtime, result, model)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folder = Path(temporary) / name
+    with folders.temporary() as temporary:
+        folder = temporary / name
         if graph is None:
             _copy_case(path, folder)
             request = replace(request, folder=folder)

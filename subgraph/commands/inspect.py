@@ -18,6 +18,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
+from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text
 from subgraph.text import big, clean, clean_lines, count, shorten
 
@@ -93,7 +94,6 @@ def _document(
     graph: Graph, node: str | None, start: tuple[str, ...], end: tuple[str, ...], fed: Feeding | None
 ) -> InspectDocument:
     """The document of what was named; in a body, of that."""
-    import tempfile
 
     from subgraph.bodies.iterations import NotRun
     from subgraph.runtime.reference import default_for
@@ -103,9 +103,9 @@ def _document(
         return _describe(graph, node, start, end, fed)
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="subcut-") as folder,
+            folders.temporary() as folder,
             default_for(graph) if fed else nullcontext() as reference,
-            inside.opened(graph, words, fed or Feeding(), reference, Path(folder)) as (there, feeding, names),
+            inside.opened(graph, words, fed or Feeding(), reference, folder) as (there, feeding, names),
         ):
             node, first = names[0] if node else None, len(start)
             begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage import tensors
+from subgraph.storage import folders, tensors
 from subgraph.storage.tensors import Record
 
 
@@ -40,13 +39,13 @@ def effect(before: Graph, after: Path, feeding: Feeding, reference: Reference) -
         SubcutError: a model cannot be run; inputs do not fit.
     """
     changed = load(after)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folders = [Path(temporary) / name for name in ("before", "after")]
-        ours = run_outputs(before, before.outputs, feeding, reference, folders[0])
+    with folders.temporary() as temporary:
+        places = [temporary / name for name in ("before", "after")]
+        ours = run_outputs(before, before.outputs, feeding, reference, places[0])
         fed = replace(feeding, shapes={k: v for k, v in feeding.shapes.items() if k in changed.inputs})
-        theirs = run_outputs(changed, changed.outputs, fed, reference, folders[1])
+        theirs = run_outputs(changed, changed.outputs, fed, reference, places[1])
         both = [name for name in before.outputs if name in changed.outputs]
-        rows = [_row(n, ours, theirs, folders) for n in both if not (before.is_weight(n) or changed.is_weight(n))]
+        rows = [_row(n, ours, theirs, places) for n in both if not (before.is_weight(n) or changed.is_weight(n))]
     rows += [OutputEffect(name, "gone") for name in before.outputs if name not in changed.outputs]
     return rows + [OutputEffect(name, "new") for name in changed.outputs if name not in before.outputs]
 
@@ -57,8 +56,8 @@ def require_runs(path: Path, feeding: Feeding, reference: Reference) -> None:
         SubcutError: the reference cannot run the model; inputs do not fit.
     """
     graph = load(path)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        run_outputs(graph, graph.outputs, feeding, reference, Path(temporary) / "run")
+    with folders.temporary() as temporary:
+        run_outputs(graph, graph.outputs, feeding, reference, temporary / "run")
 
 
 def frozen_as_before(
@@ -68,8 +67,8 @@ def frozen_as_before(
     names = [n for n in boundary.shapes if n in piece.weights]
     if not names:
         return []
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folder = Path(temporary) / "boundary"
+    with folders.temporary() as temporary:
+        folder = temporary / "boundary"
         captured = run_outputs(graph, names, feeding, reference, folder)
         values = {n: tensors.load(captured[0].tensors[n], folder / "0") for n in names}
         constants = {n: protobuf.to_array(piece.weights[n], piece.path) for n in names}
@@ -86,8 +85,8 @@ def edge_values(
         return
     below = graph.descendants(i for word in first for i in graph.select(word).nodes)
     boundary = region.of_nodes(graph, below, keep_random=True)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        folder = Path(temporary) / "boundary"
+    with folders.temporary() as temporary:
+        folder = temporary / "boundary"
         captured = run_outputs(graph, [*boundary.inputs, *boundary.shapes], feeding, reference, folder)
         yield [c.tensors for c in captured], folder / "0"
 

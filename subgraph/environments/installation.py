@@ -137,8 +137,10 @@ def _run(command: Sequence[str], environment: Installation) -> None:
     """
     shown = " ".join(map(clean, environment.requirements))
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    parent = environment.folder.parent
     try:
-        done = children.run(command, timeout=SECONDS, env=outside, cwd=environment.folder.parent)
+        with folders.scratch(parent, "pip") as place:  # what it unpacks goes with it
+            done = children.run(command, timeout=SECONDS, env={**outside, "TMPDIR": str(place)}, cwd=parent)
     except subprocess.TimeoutExpired as e:
         what = f"installing {shown} took more than {SECONDS} s"
         raise BackendError(what, "look at the network, and try again") from e

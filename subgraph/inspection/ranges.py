@@ -8,7 +8,6 @@ batch is halved until the tensor at which it fails is alone.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from subgraph.graph.types import tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind
 from subgraph.runtime.reference import Reference, default_for
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import Record, from_bits
 
 if TYPE_CHECKING:
@@ -204,8 +203,7 @@ class _Measuring:
         inputs = inputs_needed(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
         stems = {name: f"t{k}" for k, name in enumerate(dict.fromkeys((*new, *names)))}
-        with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-            folder = Path(temporary)
+        with folders.temporary() as folder:
             samples = self.feeding.plan(self.graph, inputs)
             captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
             self.origins.update(_origins(captured))

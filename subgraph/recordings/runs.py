@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,8 @@ from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.storage.folders import safe_name, safe_names, scratch
+from subgraph.storage import folders
+from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count, nearest
 from subgraph.trials.matching.match_tensors import check_tensors
@@ -176,7 +176,7 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     if options.tensor_map:
         check_tensors(graph, options.tensor_map)
         runs = _mapped(runs, options.tensor_map)
-    with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # also removes what a killed run left there
+    with folders.temporary("subcut-fed") as temporary:  # also removes what a killed run left there
         yield RecordedRuns(runs, _feeding(runs, graph, feeding, options.seeded, temporary), options.precision)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
+from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
 
@@ -127,8 +127,7 @@ def capture(
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
     samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, default_for(graph) as reference:
-        folder = Path(temporary)
+    with folders.temporary() as folder, default_for(graph) as reference:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         captured = capture_samples(reference, graph, above, stems, samples, folder)
         return [{n: load(c.tensors[n], folder / str(k)) for n in names} for k, c in enumerate(captured)]

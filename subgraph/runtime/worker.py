@@ -16,7 +16,6 @@ import math
 import os
 import re
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -362,7 +361,7 @@ def _import_path(python: Path | None, scratch: str) -> str:
 def _scratch() -> Iterator[Path]:
     """A folder for temporary files; folders that killed runs have left are removed with it."""
     try:
-        with folders.scratch(Path(tempfile.gettempdir()), "subcut-worker") as folder:
+        with folders.temporary("subcut-worker") as folder:
             yield folder
     except OutputError as e:
         raise BackendError(f"no temporary folder: {e.what}", "free some space, or set $TMPDIR") from e

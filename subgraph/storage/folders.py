@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PureWindowsPath
 
 from subgraph.errors import OutputError
@@ -123,6 +123,11 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
             if lock is not None:
                 lock.close()
             _remove_empty(parent, existing)
+
+
+def temporary(name: str = "subcut") -> AbstractContextManager[Path]:
+    """As `scratch`, in the system's folder for temporary files: what a killed run left there is removed with it."""
+    return scratch(Path(tempfile.gettempdir()), name)
 
 
 def numbered_folder(parent: Path, stem: str) -> Path:

@@ -12,7 +12,6 @@ import importlib
 import logging
 import pkgutil
 import re
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
 from subgraph.results.sweep import NamedTest
+from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
@@ -179,11 +179,11 @@ def _make(folder: Path) -> dict[str, Any]:
     tests: list[OperatorTest] = []
     left_out: list[NamedTest] = []
     with (
-        tempfile.TemporaryDirectory(prefix="subcut-tests-") as temporary,
+        folders.temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
         for onnx_test in (*_node_tests(), *_network_tests()):
-            work = Path(temporary) / onnx_test.name
+            work = temporary / onnx_test.name
             work.mkdir()
             try:
                 tests.append(_write(onnx_test, work))

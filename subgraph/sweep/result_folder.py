@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,11 +200,11 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
     key = digest(name, file_digest(model))  # the store lives no longer than this run
     example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)
     with (
-        tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
-        Store(Path(temporary) / "store") as store,
+        folders.temporary() as temporary,
+        Store(temporary / "store") as store,
         open_workers(candidate) as workers,
         Workers(plain_onnxruntime(RUN_TIMEOUT)) as plain_workers,
     ):
         runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))
-        with ExpectedOutputs(criterion, plain, Path(temporary)) as expected:
+        with ExpectedOutputs(criterion, plain, temporary) as expected:
             return expected.verdict(example, runtime.run(example, fresh=True), runtime.precision)[0]

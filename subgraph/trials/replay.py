@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.run_result import RunResult
+from subgraph.storage import folders
 from subgraph.text import clean
 from subgraph.trials.candidate_model import of_case
 from subgraph.trials.session import Setup, open_trials
@@ -36,9 +36,9 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
             raise InputError(f"input '{clean(name)}' of the case is not a single tensor", "run its repro.py")
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, open_workers(candidate) as workers:
+    with folders.temporary() as temporary, open_workers(candidate) as workers:
         other = of_case(graph, case.place / CANDIDATE)
-        setup = Setup(candidate, Feeding(tuple(inputs)), Path(temporary), criterion, candidate_model=other)
+        setup = Setup(candidate, Feeding(tuple(inputs)), temporary, criterion, candidate_model=other)
         with open_trials(graph, setup, reference, workers) as trials:
             yield trials
 

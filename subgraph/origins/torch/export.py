@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import atexit
 import logging
-import shutil
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError, UsageError
 from subgraph.origins.torch.program import first_line, quiet, torch
+from subgraph.storage import folders
 from subgraph.text import clean
 
 log = logging.getLogger("subcut")
@@ -29,9 +29,9 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
         raise UsageError(f"a model is a file or a torch.nn.Module, not {type(module).__name__}")
     if args is None:
         raise UsageError("a torch.nn.Module is exported with what it is called with", "load(module, args=(x,))")
-    folder = Path(tempfile.mkdtemp(prefix="subcut-torch-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / f"{type(module).__name__}.onnx"
+    lasting = ExitStack()
+    atexit.register(lasting.close)
+    path = lasting.enter_context(folders.temporary("subcut-torch")) / f"{type(module).__name__}.onnx"
     log.info("torch.onnx.export(module, args, %r, dynamo=True)", clean(path.name))
     try:
         with quiet():

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
 from subgraph.text import nearest
 
@@ -177,18 +177,16 @@ def _turned_off(options: Mapping[str, Any]) -> list[str]:
 
 def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
     """A hash of the graph that is run in the place of a model; of the reason where there is none."""
-    import tempfile
-
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
     settings = _settings(options)
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
-    with tempfile.TemporaryDirectory(prefix="subcut-ort-") as folder:
-        settings.optimized_model_filepath = str(Path(folder, "model.onnx"))
+    with folders.temporary("subcut-ort") as folder:
+        settings.optimized_model_filepath = str(folder / "model.onnx")
         try:
             ort.InferenceSession(str(model), settings, providers=providers, disabled_optimizers=list(off))
-            return _summary(Path(folder, "model.onnx"))
+            return _summary(folder / "model.onnx")
         except Exception as e:  # noqa: BLE001 - with one set of passes it may refuse what it takes with another
             return _message(e)
 

@@ -13,7 +13,6 @@ import json
 import platform
 import secrets
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -70,10 +69,10 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
             return {"result": _run(workers, job)}, {}
     if "packed" not in task:
         return {"by_content": True}, {}
-    with tempfile.TemporaryDirectory(prefix="subcut-task-") as folder:
-        if missing := _place(task["files"], content, Path(folder)):
+    with folders.temporary("subcut-task") as folder:
+        if missing := _place(task["files"], content, folder):
             return {"missing": missing}, {}
-        job = from_json(Job, task["packed"]).within(Path(folder))
+        job = from_json(Job, task["packed"]).within(folder)
         job.into.mkdir()
         with _cancellable(token):
             result = _run(workers, job)
@@ -209,7 +208,7 @@ def _kept() -> Path:
     """A folder for large files, by digest, that lives as long as this process."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(folders.scratch(Path(tempfile.gettempdir()), "subcut-content"))
+    return stack.enter_context(folders.temporary("subcut-content"))
 
 
 def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path) -> list[str]:
