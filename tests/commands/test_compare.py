@@ -282,7 +282,7 @@ def test_no_model_and_several(here: Path) -> None:
 
 def test_a_folder_of_results_that_is_a_file(here: Path) -> None:
     (here / "out").write_text("mine")
-    assert refused(compare("-o", "out", cwd=here), 1) == (
+    assert refused(compare("-o", "out", cwd=here), 74) == (
         f"error: cannot write in {here}/out: it is not a folder\n  choose another one with -o"
     )
     assert (here / "out").read_text() == "mine"
@@ -357,7 +357,7 @@ def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
 def test_a_table_that_cannot_be_written_is_told_before_anything_runs(place: str, here: Path) -> None:
     (here / "subcut_out").mkdir()
     done = compare(*doubted(log=str(here)), "--csv", place, cwd=here)
-    assert re.fullmatch(rf"error: cannot write {place}: .*\n  choose another --csv FILE", refused(done, 1))
+    assert re.fullmatch(rf"error: cannot write {place}: .*\n  choose another --csv FILE", refused(done, 74))
     assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "subcut_out"]
 
 
