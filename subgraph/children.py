@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,16 +38,48 @@ def python(*words: str | Path, of: Path | None = None) -> list[str]:
     return [str(of or sys.executable), "-P", *map(str, words)]
 
 
-def run(words: Sequence[str | Path], *, timeout: float, **options: Any) -> Ended:
+def run(
+    words: Sequence[str | Path], *, timeout: float, heard: Callable[[str], None] | None = None, **options: Any
+) -> Ended:
     """Run a command without input to its end, which is that of all that it started. `options`: of `ProcessGroup`.
+
+    `heard` is given each line that it prints, as it prints it; errors are then part of the output.
 
     Raises:
         OSError: it cannot be started. subprocess.TimeoutExpired: it took more than `timeout` seconds.
     """
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    errors = subprocess.STDOUT if heard else subprocess.PIPE
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors, **options}
     with ProcessGroup(words, **options) as process:
-        out, err = process.communicate(timeout=timeout)
+        if heard is None:
+            out, err = process.communicate(timeout=timeout)
+        else:
+            out, err = _listened(process, timeout, heard), b""
     return Ended(process.returncode, out, err or b"")
+
+
+def _listened(process: ProcessGroup, timeout: float, heard: Callable[[str], None]) -> bytes:
+    """What a process prints to its end."""
+    assert process.stdout
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(timeout, stop)
+    timer.start()
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            heard(line.decode(errors="replace").strip())
+        process.wait()
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise subprocess.TimeoutExpired(process.args, timeout)
+    return b"".join(lines)
 
 
 class Answering:

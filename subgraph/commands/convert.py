@@ -16,7 +16,7 @@ from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.environments import installation as environments
-from subgraph.errors import InputError, ResultExists, SubcutError, UsageError
+from subgraph.errors import InputError, Refused, ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.model_file import copy_model
 from subgraph.origins import converters
@@ -61,7 +61,8 @@ def convert(
       subcut convert saved_model/ -o model.onnx
       subcut convert net.pb --with './my_converter {model} {output}'
 
-    Exit code 0: they agree in every output; 1: they do not; 5: converted, and not checked, or not all.
+    Exit code 0: they agree in every output; 1: they do not, or nothing loads what was written; 5: converted, and not
+    checked, or not all.
     """
     source = Path(model)
     if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is not a file
@@ -69,7 +70,8 @@ def convert(
     target = _free(output, source, force=result.force)
     settings = project.Project()
     if with_command:
-        return _with(with_command, source, target, force=result.force)
+        check = Asked(settings, None, None, inputs, comparison, runtime, result, target)
+        return _with(with_command, source, target, check, no_check=no_check)
     if source.is_file() and family_of(source) in (Family.CAFFE, Family.TORCH_PROGRAM):
         made = Asked(settings, model, weights, result=result).model_path
         return _own(source, made, target, force=result.force)
@@ -86,6 +88,8 @@ def convert(
         head = f"converted  {clean(model)}, {kind}, by {converter.name}   {count(len(graph.nodes), 'node')}"
         if no_check:
             return _unchecked(target, head, "--no-check")
+        if why := _refusal(check, graph):
+            return _unusable(target, head, why)
         return _compared(check, graph, conversion.Original(source, converter, python), head, folder)
 
 
@@ -142,10 +146,11 @@ def _installed(
     if installation.is_ready:
         return environments.make(installation)
     log.info(
-        "%s is %s; %s converts it. To be installed, once, apart from all else:",
+        "%s is %s; %s converts it. To be installed, once, apart from all else%s:",
         clean(source.name),
         kind,
         converter.name,
+        f", about {converter.size}" if converter.size else "",
     )
     environments.show(installation)
     if not yes:
@@ -166,18 +171,39 @@ def _own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
     return _unchecked(target, head, "subcut reads this format itself: every command takes it as it is")
 
 
-def _with(template: str, source: Path, target: Path, *, force: bool) -> Result:
-    """By the user's own command."""
+def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: bool) -> Result:
+    """By the user's own command; without `no_check` the new model is loaded."""
     with folders.scratch(target.parent) as folder:
         written = _place(folder, target)
         words = conversion.command_of(template, source.resolve(), written)
         log.info("%s", masked(clean(system.join(words))))
         graph = conversion.convert(words[0], words, source, written)
-        graph = conversion.put(graph, target, source, force=force)
-    head = f"converted  {clean(source.name)} by {clean(words[0])}   {count(len(graph.nodes), 'node')}"
+        graph = conversion.put(graph, target, source, force=check.result.force)
+        head = f"converted  {clean(source.name)} by {clean(words[0])}   {count(len(graph.nodes), 'node')}"
+        if not no_check and (why := _refusal(check, graph)):
+            return _unusable(target, head, why)
     return _unchecked(
         target, head, f"to check it, record what the original computes: subcut compare {target} --recorded DIR"
     )
+
+
+def _refusal(check: Asked, graph: Graph) -> str:
+    """Why the reference does not load the new model; "" if it does."""
+    import tempfile
+
+    with check.reference() as reference, tempfile.TemporaryDirectory(prefix="subcut-") as folder:
+        try:
+            reference.load_model("converted", load(graph.path).model, graph.path, Path(folder))
+        except Refused as e:
+            return e.what
+    return ""
+
+
+def _unusable(target: Path, head: str, why: str) -> Result:
+    """A file that a converter wrote, and that does not load: nothing was converted."""
+    document = {"schema": "subcut.convert/1", "exit_code": 1, "path": str(target), "checked": False, "why": why}
+    written = head.replace("converted  ", "written, and no runtime here loads it: ", 1)
+    return Result(document, f"{written}\n{clean(why)}\n{clean(str(target))}", 1)
 
 
 def _unchecked(target: Path, head: str, why: str) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FULL = os.strerror(errno.ENOSPC)
 LAST_LINES = 6  # of what pip says when it fails
+UNTOLD = ("WARNING", "Collecting", "Looking in", "  Downloading", "Using Python")  # lines that tell no reason
 ALONE = ("--no-deps", "--only-binary", ":all:")
 QUIET = ("--disable-pip-version-check", "--no-input")  # options of pip: what only disturbs where nobody looks
 
@@ -72,8 +74,8 @@ class Installation:
         wanted = [*sources, *self.requirements]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
-            return [make, [uv, "pip", "install", "--quiet", "--python", python, *wanted]]
-        make, options = children.python("-m", "venv", folder), ["--quiet", *QUIET]
+            return [make, [uv, "pip", "install", "--python", python, *wanted]]
+        make, options = children.python("-m", "venv", folder), list(QUIET)
         if util.find_spec("pip") is None:
             return [make, [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted]]
         make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most
@@ -130,6 +132,12 @@ def clear() -> int:
     return removed
 
 
+def _log_download(line: str) -> None:
+    """Log what pip or uv says of a large file, with its size, before it comes."""
+    if re.match(r"Downloading .*\([\d.,]+ ?[MG]i?B\)", line):
+        log.info("  %s", masked(clean(line)))
+
+
 def _run(command: Sequence[str], environment: Installation) -> None:
     """
     Raises:
@@ -140,7 +148,8 @@ def _run(command: Sequence[str], environment: Installation) -> None:
     parent = environment.folder.parent
     try:
         with folders.scratch(parent, "pip") as place:  # what it unpacks goes with it
-            done = children.run(command, timeout=SECONDS, env={**outside, "TMPDIR": str(place)}, cwd=parent)
+            env = {**outside, "TMPDIR": str(place)}
+            done = children.run(command, timeout=SECONDS, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
         what = f"installing {shown} took more than {SECONDS} s"
         raise BackendError(what, "look at the network, and try again") from e
@@ -150,7 +159,7 @@ def _run(command: Sequence[str], environment: Installation) -> None:
         hint = "--index-url and --find-links say where to look, as for pip"
         if FULL.encode() in (done.err or done.out):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
-        lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, "WARNING"))
+        lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))
         raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint)
 
 

@@ -30,6 +30,7 @@ elif "broken==1" in words:
 elif "full==1" in words:
     sys.exit("OSError: [Errno 28] No space left on device")
 else:
+    print("Downloading numpy (16.4MiB)\\nDownloading tiny (5.1KiB)\\nResolved 2 packages", file=sys.stderr, flush=True)
     time.sleep(float(os.environ.get("UV_TAKES", "0")))
 """
 
@@ -48,6 +49,12 @@ def uv_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def left_behind() -> list[str]:
     return [p.name for p in cache_folder("environments").iterdir() if not p.name.endswith(".lock")]
+
+
+def test_a_large_file_is_told_with_its_size_as_it_comes(uv_log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "subcut")
+    make(Installation(("a==1",)))
+    assert [record.getMessage().strip() for record in caplog.records] == ["Downloading numpy (16.4MiB)"]
 
 
 def test_it_is_made_once(uv_log: Path) -> None:

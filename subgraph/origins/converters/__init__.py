@@ -27,11 +27,12 @@ from subgraph.storage.file_kinds import Family, recognise, recognise_folder
 
 @dataclass(frozen=True)
 class Converter:
-    """`name`: what converts; `script`: the file in this folder; `requirements`: what is installed for it."""
+    """`name`: what converts; `script`: the file in this folder; `requirements`: what is installed for it, of `size`."""
 
     name: str
     script: str
     requirements: tuple[str, ...]
+    size: str = ""
 
     def command(self, python: Path, *words: str | Path) -> list[str]:
         """The command line in an environment: what `script_main` is to do."""
@@ -43,8 +44,11 @@ TENSORFLOW = Converter(
     "tf2onnx",
     "tensorflow_script.py",
     ("tensorflow-cpu==2.21.0", "tf2onnx==1.17.0", "onnx==1.23.2", "onnxruntime==1.32.0"),
+    "1.3 GB",
 )
-PADDLE = Converter("paddle2onnx", "paddle_script.py", ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "packaging"))
+PADDLE = Converter(
+    "paddle2onnx", "paddle_script.py", ("paddlepaddle==3.3.1", "paddle2onnx==2.1.0", "packaging"), "1 GB"
+)
 CONVERTERS: Mapping[Family, Converter] = {
     Family.TENSORFLOW: TENSORFLOW,
     Family.KERAS: TENSORFLOW,

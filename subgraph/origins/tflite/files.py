@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
@@ -50,7 +51,7 @@ def _run(direction: str, source: Path, target: Path, name: str) -> None:
     words = children.python("-m", "subgraph.origins.tflite.child", direction, source.resolve(), target.resolve())
     paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    limits = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}
+    limits: dict[str, Any] = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}
     try:
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:

@@ -37,9 +37,9 @@ import contextlib, json, os, sys
 import numpy as np, onnx
 from onnx import helper, TensorProto
 
-def network(factor, constant):
+def network(factor, constant, operator):
     nodes = [helper.make_node("Relu", ["x"], ["a"], "first"), helper.make_node("Mul", ["a", "k"], ["b"], "scale"),
-             helper.make_node("Neg", ["b"], ["y"], "last")]
+             helper.make_node(operator, ["b"], ["y"], "last")]
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])] for name in "xy"]
     weight = helper.make_tensor("k", TensorProto.FLOAT, [], [factor])
     if constant:
@@ -52,7 +52,7 @@ def convert(model, target):
     said = json.loads(model.read_text())
     if "fails" in said:
         sys.exit("line one\\n" + said["fails"])
-    onnx.save(network(said.get("converted", said["factor"]), said.get("constant")), target)
+    onnx.save(network(said.get("converted", said["factor"]), said.get("constant"), said.get("operator", "Neg")), target)
     open(os.path.join(os.path.dirname(target), "log.txt"), "w").close()
 
 @contextlib.contextmanager
@@ -191,6 +191,20 @@ def test_what_is_paired(ours: dict[str, Declared], theirs: dict[str, Declared], 
         paired("input", ours, theirs)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_model_that_does_not_load_is_not_converted(own: bool, model: Path) -> None:
+    """An operator that no runtime has; --no-check asks for nothing but the file."""
+    model.write_text(json.dumps({"factor": 2.0, "operator": "Nowhere"}))
+    words = [] if own else ["--with", f"{sys.executable} {model.parent / 'script_main.py'} {{model}} {{output}}"]
+    if not own:
+        code = "import sys; from script import convert; convert(__import__('pathlib').Path(sys.argv[1]), sys.argv[2])"
+        (model.parent / "script_main.py").write_text(code)
+    done = converted(model, *words)
+    assert done.exit_code == 1 and not done.document["checked"]
+    assert done.text.startswith("written, and no runtime here loads it: ") and "Nowhere" in done.text
+    assert converted(model, *words, "--no-check", "--force").exit_code == 5
+
+
 def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
     model.write_text(json.dumps({"factor": 2.0, "broken": "no such kernel"}))
     done = converted(model)
@@ -263,7 +277,8 @@ def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) 
         w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
         v = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64])] for n in "xy"]
         g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", *v, [w])
-        onnx.save(helper.make_model(g), sys.argv[2], save_as_external_data=True, location="out.data", size_threshold=0)
+        m = helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.save(m, sys.argv[2], save_as_external_data=True, location="out.data", size_threshold=0)
         open(sys.argv[2] + ".log", "w").write("what the converter says besides")
     """
     (tmp_path / "mine.py").write_text(textwrap.dedent(code))
@@ -372,7 +387,7 @@ def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> Non
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subcut("convert", "m.h5", "--index-url", "https://me:secret@example.invalid/simple", cwd=tmp_path, env=cache)
     assert (done.code, done.out) == (2, "")
-    assert "tf2onnx==" in done.err
+    assert "tf2onnx==" in done.err and ", about 1.3 GB:" in done.err
     assert "****@example.invalid/simple" in done.err
     assert "secret" not in done.err
     assert "--yes" in done.err
