@@ -20,7 +20,7 @@ REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it s
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"
 FINDING_FOLDERS = ("culprit", "flaky", "in-doubt", "interval")  # of a bisection, the most telling first
-RUN_JSON, SWEEP_JSON, LOOP_JSON = "run.json", "sweep.json", "loop.json"
+RUN_JSON, SWEEP_JSON, PLAN_JSON, LOOP_JSON = "run.json", "sweep.json", "plan.json", "loop.json"
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 # What `subcut blame` leaves in the folder of a case, beside models that it rewrote.
 BLAME, BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT = "blame", "blame.json", "blame.md", "script.py"

@@ -239,7 +239,7 @@ def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Plann
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
     from subgraph.plan.lower import stored_bytes
     from subgraph.plan.result_folder import kept_places
-    from subgraph.results.plan import PlanDocument, PlanTried
+    from subgraph.results.plan import PlaceError, PlanDocument, PlanTried
     from subgraph.verdict import Status
 
     score = _score(planner, found)
@@ -270,6 +270,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         weights=stored_bytes(planner.trials.graph, planner.how(found.levels)) if found and own_model else None,
         run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
+        sensitivity=[PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())],
         notes=notes,
         command=command_line(),
     )
@@ -354,6 +355,7 @@ def text(document: PlanDocument) -> str:
         rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
     if document.path:
         rows.append(("lists", f"{', '.join(document.lists)}: {clean(document.path)}/lists/"))
+        rows.append(("report", f"{clean(document.path)}/report.html"))
     rows += [("note", note) for note in document.notes]
     rows.append(("asked", f"{count(document.runs, 'model')} in {document.seconds:.0f} s"))
     return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])

@@ -11,7 +11,7 @@ import typer
 
 from subgraph import plugins
 from subgraph.cases.find_case import require_no_loop
-from subgraph.cases.layout import RUN_JSON, SWEEP_JSON
+from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
@@ -31,7 +31,7 @@ def report(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="The folder that `subcut bisect`, `compare` or `sweep` wrote, or its run.json."
+            metavar="RUN", help="The folder that `subcut bisect`, `compare`, `plan` or `sweep` wrote, or its run.json."
         ),
     ],
     forms: Annotated[
@@ -85,11 +85,11 @@ def _document_of(run: Path) -> Path:
     if not run.is_dir():
         return run
     require_no_loop(run)
-    return run / SWEEP_JSON if (run / SWEEP_JSON).is_file() else run / RUN_JSON
+    return next((run / name for name in (SWEEP_JSON, PLAN_JSON) if (run / name).is_file()), run / RUN_JSON)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document of a bisection, a comparison, a recording or a sweep.
+    """The document of a bisection, a comparison, a recording, a plan or a sweep.
 
     Raises:
         UsageError: no such file, not JSON, or a field is missing or wrong; names the field.

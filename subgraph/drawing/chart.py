@@ -166,6 +166,40 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     )
 
 
+def linear(points: Sequence[Point], marked: Sequence[float], words: Mapping[str, str]) -> Chart:
+    """The highest of finite numbers at each x on a plain axis, the failing points apart; with bands at some x."""
+    drawn = [(p, float(p.error)) for p in points if p.error is not None]
+    values = [value for _, value in drawn] or [0.0]
+    (low, high), (first, last) = (min(values), max(values)), (min(p.x for p in points), max(p.x for p in points))
+
+    def at(value: float, begin: float, end: float, start: float, room: float) -> float:
+        return round(start + room * ((value - begin) / (end - begin) if end > begin else 0.5), 1)
+
+    def down(value: float) -> float:
+        return at(value, low, high, HEIGHT - BOTTOM, MARKED + BOTTOM - HEIGHT)
+
+    def across(x: float) -> float:
+        return at(x, first, last, LEFT, WIDTH - LEFT - RIGHT)
+
+    places = [(p, TitledPoint(across(p.x), down(value), p.name, value)) for p, value in drawn]
+    highest: dict[float, float] = {}
+    for _, t in places:
+        highest[t.x] = min(t.y, highest.get(t.x, t.y))
+    return Chart(
+        levels=[Label(down(value), f"{value:.4g}") for value in dict.fromkeys((high, (low + high) / 2, low))],
+        ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
+        names=[],
+        line=" ".join(f"{'L' if k else 'M'}{x:g} {y:g}" for k, (x, y) in enumerate(sorted(highest.items()))),
+        dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in places if p.status != "fail"),
+        failing="",
+        titled=[t for p, t in places if p.status == "fail"],
+        marks=[Mark(round(x), across(x) - 3, 6, across(x), 0, hidden=False) for x in marked],
+        words=words,
+        top=MARKED,
+        strange=None,
+    )
+
+
 def _names(points: Sequence[tuple[float, Point]], marks: Sequence[Sequence[float]]) -> list[Label]:
     """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as many as fit."""
     known = {x: p for x, p in points if p.name}  # of several tensors of a node the last

@@ -1,20 +1,21 @@
-"""What a plan gives: `model.onnx`, `lists/`, `plan.json`, `manifest.json` in a folder, and the document."""
+"""What a plan gives: `model.onnx`, `lists/`, `plan.json`, its report and `manifest.json`, and the document."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from subgraph import plugins
-from subgraph.cases import case
+from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.layout import PLAN_JSON
 from subgraph.documents import to_json
 from subgraph.plan.plan import Planner
 from subgraph.plan.search import Found
 from subgraph.results.plan import KeptPlace, PlanDocument
 from subgraph.storage import folders
 
-MODEL, LISTS, DOCUMENT = "model.onnx", "lists", "plan.json"
+MODEL, LISTS = "model.onnx", "lists"
 
 
 def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPlace) -> PlanDocument:
@@ -37,7 +38,7 @@ def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPl
             (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
         document = replace(document, model=model, lists=lists, path=place.path.as_posix())
-        (work / DOCUMENT).write_bytes(case.as_json(to_json(document)))
+        evidence.write_document(to_json(document), work, PLAN_JSON)
         request = {"precision": document.precision, "unit": document.unit, "criterion": document.criterion}
         manifest = EvidenceManifest(source=case.source_of(graph), command=document.command, request=request)
         case.write_manifest(manifest, work)

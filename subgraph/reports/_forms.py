@@ -10,15 +10,15 @@ from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports._compared import SCHEMAS as COMPARED
 
 SCHEMA = "subcut.bisect/1"
-SWEEP = "subcut.sweep/1"
-KNOWN = (SCHEMA, *COMPARED, SWEEP)  # schemas of documents
+SWEEP, PLAN = "subcut.sweep/1", "subcut.plan/1"
+KNOWN = (SCHEMA, *COMPARED, SWEEP, PLAN)  # schemas of documents
 
 Document = dict[str, Any]  # as `json.loads` gives it
 
 
 def renderer(document: Document) -> str:
     """The function of a form that renders documents of this schema; every form has `render`."""
-    return {SCHEMA: "render", SWEEP: "render_sweep"}.get(document["schema"], "render_compared")
+    return {SCHEMA: "render", SWEEP: "render_sweep", PLAN: "render_plan"}.get(document["schema"], "render_compared")
 
 
 def can_render(form: ModuleType, document: Document) -> bool:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 FILE = "report.html"
 PICTURES = True  # it shows those of the worst tensors
-TEMPLATE, COMPARED, SWEPT = "html.jinja", "compared.jinja", "sweep.jinja"
+TEMPLATE, COMPARED, SWEPT, PLANNED = "html.jinja", "compared.jinja", "sweep.jinja", "plan.jinja"
 SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
 NO_PICTURES: Mapping[int, WorstTensor] = {}
 MAX_TESTS = 2000  # of a sweep, listed
@@ -117,6 +117,34 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
     bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
     about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MAX_TESTS, "signs": SIGNS, "words": list(SIGNS)}
     return _page(SWEPT, about["headline"], about)
+
+
+def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
+    """A plan as a page: what stays in float, how the score grows with it, how sensitive each place is."""
+    shown = cleaned(document)
+    kept = {place["name"] for place in shown["kept"] or ()}
+    tried = [t for t in shown["tried"] if t["score"] is not None]
+    curve = [
+        chart.Point(t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept") for t in tried
+    ]
+    places = [
+        chart.Point(k, one["error"], "fail" if one["name"] in kept else "", one["name"])
+        for k, one in enumerate(shown["sensitivity"])
+    ]
+    words = {"x": "places that are kept", "label": "The score over the number of places that are kept"}
+    errors = {
+        "x": "places, in the order of the model",
+        "label": "The error of the outputs with one place alone lowered",
+    }
+    about = {
+        "d": shown,
+        "curve": chart.linear(curve, [len(kept)] if shown["kept"] is not None else [], words)
+        if len(curve) > 1
+        else None,
+        "places": chart.chart(places, (), errors) if places else None,
+        "total": sum((shown["weights"] or {}).values()),
+    }
+    return _page(PLANNED, shown["says"], about)
 
 
 def worst(totals: Document) -> str:

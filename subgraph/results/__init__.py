@@ -22,6 +22,7 @@ KNOWN: Mapping[str, tuple[str, str]] = {
     "subcut.recorded/1": ("recorded", "RecordedDocument"),
     "subcut.interval/1": ("recorded", "IntervalDocument"),
     "subcut.sweep/1": ("sweep", "SweepDocument"),
+    "subcut.plan/1": ("plan", "PlanDocument"),
 }
 
 

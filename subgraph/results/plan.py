@@ -69,6 +69,14 @@ class PlanSeconds:
     plan: float
 
 
+@dataclass(frozen=True)
+class PlaceError:
+    """How far the outputs are off with one place alone lowered, as `KeptPlace.error`."""
+
+    name: str
+    error: Number
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
     """Everything about one plan.
@@ -78,6 +86,7 @@ class PlanDocument:
         kept: what stays in float; None where no plan was accepted. places: all that may be lowered.
         minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.
+        sensitivity: of each place that was lowered alone, in the order of the model.
         weights: bytes of weights, "low" and "float".
         model: the written model; None where a command of the user's lowers it. lists: by tool, the file that it takes.
     """
@@ -100,6 +109,7 @@ class PlanDocument:
     run_seconds: PlanSeconds | None
     model: str | None
     lists: Mapping[str, str] = field(default_factory=dict)
+    sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()
     command: str = ""
     path: str | None = absent()

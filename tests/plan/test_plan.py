@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from subgraph.plan import quantize_main
 from subgraph.plan.plan import Planner, distance
+from subgraph.reports.html import render_plan
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -279,6 +280,20 @@ def test_distance() -> None:
     assert distance(a, a) == 0 and distance(a, a + np.array([0, 1])) == pytest.approx(0.2)
     assert distance(a, np.array([np.nan, 4])) == np.inf == distance(a, a[:1])
     assert distance(np.array([np.inf, 4.0]), np.array([np.nan, 4.0])) == 0
+
+
+def test_the_report(place: Path) -> None:
+    """Curve, sensitivity and what was tried; names are escaped."""
+    words = ("--candidate-model", "bad.onnx", "--score", "sqnr", "--at-least", "20")
+    document = plan(place, *words).document
+    page = (place / document["path"] / "report.html").read_text()
+    assert page == render_plan(document) and 'aria-label="The score over' in page
+    assert [one["name"] for one in document["sensitivity"]][:2] == ["first", "relu"]
+    worst = max(document["sensitivity"], key=lambda one: one["error"])
+    assert worst["name"] == "second" and f'<h1 class="unresolved">{document["says"]}' in page
+    assert subcut("report", document["path"], "-f", "html", cwd=place).code == 0
+    document["kept"][0]["name"] = "<script>alert(1)"
+    assert "<script>alert" not in render_plan(document)
 
 
 def test_the_document_is_that_of_the_folder(place: Path) -> None:
