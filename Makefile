@@ -121,18 +121,15 @@ $(VENV)/.docs: $(STAMP) docs/requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	touch $@
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about an hour, 9 GB of disk)
+# The first minutes say most of speed; the rest is about right answers, and about large models.
+BENCHES = trial search cut criteria agreement laws recorded real bodies large
+bench: $(addprefix bench-,$(BENCHES)) ## measure beside the peers (RUNS=5; three hours, 9 GB of disk); `make bench-trial` measures one thing, and so on
+
+bench-trial bench-cut: OPTIONS = --runs $(RUNS)
+bench-large: OPTIONS = --hidden 1280 --inner 5120 --memory 470M --bisect
+bench-%: .venv-bench/.locked
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
-	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
-	.venv-bench/bin/python -m benchmarks.criteria
-	.venv-bench/bin/python -m benchmarks.agreement
-	.venv-bench/bin/python -m benchmarks.search
-	.venv-bench/bin/python -m benchmarks.laws
-	.venv-bench/bin/python -m benchmarks.recorded
-	.venv-bench/bin/python -m benchmarks.real
-	.venv-bench/bin/python -m benchmarks.bodies
-	.venv-bench/bin/python -m benchmarks.large --hidden 1280 --inner 5120 --memory 470M --bisect
-	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
+	.venv-bench/bin/python -m benchmarks.$* $(OPTIONS)
 
 .venv-bench/.locked: benchmarks/requirements.lock
 	$(PYTHON) -m venv .venv-bench
