@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from fixtures import ROOT
+from fixtures import ROOT, producers
 from subgraph import plugins
 from subgraph.errors import InputError, SubcutError, UnknownName
 from subgraph.graph import graph
@@ -197,12 +197,22 @@ def _trtexec(folder: Path) -> None:
     (folder / "output.json").write_text(json.dumps(tensors_of))
 
 
+def _ncnn(folder: Path) -> None:
+    (folder / "x.txt").write_text(producers.ncnn_text(ONE[0]))
+
+
+def _aimet(folder: Path) -> None:
+    producers.aimet_folder(folder, [[ONE]], [{"x": ONE}], nhwc=False)
+
+
 MADE: dict[str, Callable[[Path], Any]] = {
+    "aimet": _aimet,
     "ascend": _ascend_folder,
     "ascend-converted": _converted,
     "horizon": _horizon,
     "mnn": copied("mnn"),
     "msprobe": _msprobe,
+    "ncnn": _ncnn,
     "npy": lambda folder: np.save(folder / "x.npy", ONE),
     "onnx-pb": _onnx_pb,
     "openvino": _openvino,
@@ -212,6 +222,7 @@ MADE: dict[str, Callable[[Path], Any]] = {
     "rknn": copied("rknn"),
     "safetensors": _safetensors,
     "text": lambda folder: (folder / "x.txt").write_text("0.5\n1.5\n"),
+    "tidl": lambda folder: producers.tidl_traces(folder, {"x": ONE}),
     "tnn": copied("tnn"),
     "torch": _torch,
     "trtexec": _trtexec,

@@ -24,7 +24,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from fixtures import ROOT
+from fixtures import ROOT, producers
 from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.graph.graph import load
@@ -400,3 +400,74 @@ def test_horizon_layers_are_exported(others: Path) -> None:
     found = recording.open(others / "horizon", hints=recording.hints_of(load(others / "resnet.onnx")))
     assert sorted(e.role for e in found) == ["input", "output", "output"]
     assert all(e.read().size for e in found)
+
+
+# ------------------------------------------------------------------------------------------------ from their sources
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_ncnns_text_has_a_shape(depth: int, tmp_path: Path) -> None:
+    shape = (3, *[depth] * bool(depth), 4, 5)
+    value = np.random.default_rng(0).standard_normal(shape, np.float32)
+    (tmp_path / "conv1.txt").write_text(producers.ncnn_text(value))
+    (entry,) = recording.open(tmp_path)
+    assert (entry.tensor, entry.shape, entry.step) == ("conv1", shape, 1e-6)
+    assert np.abs(entry.read() - value).max() <= 5e-7 * 1.1
+    (tmp_path / "conv1.txt").write_text(producers.ncnn_text(value)[: -len(" 0.123456\n" + "-" * 24)])
+    with pytest.raises(InputError, match=r"conv1\.txt|none of a known format"):
+        recording.open(tmp_path)
+
+
+def _tidl(folder: Path, tensors: Mapping[str, Array]) -> None:
+    producers.tidl_traces(folder, {name: value for name, value in tensors.items() if value.ndim in (2, 4)})
+
+
+def _ncnn(folder: Path, tensors: Mapping[str, Array]) -> None:
+    for name, value in tensors.items():
+        if value.ndim == 4:
+            (folder / f"{safe_name(name)}.txt").write_text(producers.ncnn_text(value[0]))
+
+
+def _aimet(folder: Path, tensors: Mapping[str, Array], *, nhwc: bool) -> None:
+    made = {name: value for name, value in tensors.items() if name != "data"}
+    producers.aimet_folder(folder, [[tensors["data"]]], [made], nhwc=nhwc)
+
+
+def _mindspore(folder: Path, tensors: Mapping[str, Array]) -> None:
+    calls = {}
+    for name, value in tensors.items():
+        parts = name.strip("/").split("/")
+        if len(parts) > 1:
+            path, op = ".".join(re.sub(r"^.*\.", "", part) for part in parts[:-1]), parts[-1].partition("_")[0]
+            calls[f"Cell.{path}.{op}.forward.0"] = value
+    producers.msprobe_of_mindspore(folder, calls)
+
+
+WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
+    "tidl": _tidl,
+    "ncnn": _ncnn,
+    "aimet": lambda folder, tensors: _aimet(folder, tensors, nhwc=False),
+    "aimet, NHWC": lambda folder, tensors: _aimet(folder, tensors, nhwc=True),
+    "msprobe": _mindspore,
+}
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_tools_own_form_leads_to_the_wrong_node(
+    name: str, wrong: dict[str, Array], compared: Callable[..., Found], tmp_path: Path
+) -> None:
+    WRITERS[name](tmp_path, wrong)
+    assert recording.open(tmp_path).format == name.partition(",")[0]
+    found = compared(tmp_path, fed=not name.startswith("aimet"))
+    assert len(found.places) == 1 and FAULTY in found.places[0], found.places
+
+
+def test_inferences_that_openvino_counts_are_samples(tmp_path: Path) -> None:
+    """After createDumpFilePath and dumpOutputBlobs of its node_dumper.cpp."""
+    from tests.recordings.test_dumps import ONE, ieb
+
+    for k in range(2):
+        (tmp_path / f"#3_Convolution__blk_conv-1_iter{k}_out0.ieb").write_bytes(ieb(ONE + k, 4))
+    first, second = recording.open(tmp_path)
+    assert (first.node, first.side, second.side) == ("_blk_conv-1", "iter0", "iter1")
+    assert np.array_equal(second.read(), ONE + 1)

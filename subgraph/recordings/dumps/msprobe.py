@@ -1,4 +1,8 @@
-"""Ascend's msprobe on PyTorch: dump.json and dump_tensor_data/*.pt, *.npy, of modules (L0), functions (L1) or both."""
+"""Ascend's msprobe on PyTorch and MindSpore: dump.json and dump_tensor_data/*.pt, *.npy, of modules, functions or both.
+
+Source: msprobe's documents mindspore_data_dump_instruct.md and pytorch_data_dump_instruct.md of Ascend/mstt. A call is
+`Cell.PATH.CLASS.forward.N` in MindSpore, `Module.PATH.CLASS.forward.N` in PyTorch; of a function `KIND.NAME.N.forward`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from subgraph.recordings.files import Files
 
 LIST = "dump.json"
 # Module.layer1.0.conv1.Conv2d.forward.0: the module, its class, and which call
-_MODULE = re.compile(r"Module\.(?P<path>.+)\.\w+\.forward\.(?P<call>\d+)")
+_MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.\w+\.forward\.(?P<call>\d+)")
 _FUNCTION = re.compile(r"(?P<path>\w+\..+\.\d+)\.forward")
 plain = _npy.plain
 

@@ -1,4 +1,8 @@
-"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto; onnxruntime's .tensorproto."""
+"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto; onnxruntime's .tensorproto.
+
+Source of the last: onnxruntime/core/framework/debug_node_inputs_outputs_utils.cc, where the destination is "files":
+TENSOR.tensorproto, in whose name all but letters and digits is `_`; the message holds the tensor's own name.
+"""
 
 from __future__ import annotations
 

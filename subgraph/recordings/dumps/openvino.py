@@ -1,4 +1,7 @@
-"""OpenVINO's CPU plugin built with debug capabilities: .ieb blobs, binary or text."""
+"""OpenVINO's CPU plugin built with debug capabilities: .ieb blobs, binary or text.
+
+Source: src/plugins/intel_cpu/src/utils/node_dumper.cpp of openvinotoolkit/openvino (OV_CPU_BLOB_DUMP_DIR).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ _2021 = ("", "", "bool", "bfloat16", "float16", "float32", "float64", "int4", "i
 _2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
 _2025 = _2024[1:]
 NUMBERINGS = (_2025, _2024, _2021)
-# "#12_Convolution_conv1_out0.ieb"; older builds leave the type of the node out
-_NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+)_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
+# "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older builds leave the type
+# of the node out
+_NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+?)(?:_iter(?P<run>\d+))?_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
 _TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
 _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
 _WORDS = {"f32": "float32", "fp32": "float32", "bf16": "float32", "f16": "float32", "fp16": "float32",
@@ -69,7 +73,7 @@ def _named(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     name = _NAME.fullmatch(base)
     if not name:
         return replace(entry, node=base.removesuffix(".ieb"), side=side, stem=stem)
-    node = name["node"]
+    node, side = name["node"], "/".join(filter(None, (side, f"iter{name['run']}" if name["run"] else "")))
     typed = _TYPED.fullmatch(node)
     if typed and hints.find(node, plain) == TensorSpec():  # else the model's own name begins like a type
         node = typed["node"]

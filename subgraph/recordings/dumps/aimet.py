@@ -1,0 +1,51 @@
+"""Qualcomm's AIMET: `layer_outputs_0/NAME.raw` of its LayerOutputUtil, and `inputs/`, which it was fed.
+
+Source: aimet_common/layer_output_utils.py of quic/aimet, class SaveInputOutput: `outputs/layer_outputs_N/NAME.raw`,
+`inputs/input_N.raw` (or `inputs/input_N/K.raw` of several inputs), as numpy's tofile writes them, and
+`layer_output_name_order.json`. Older releases turn what has four dimensions to NHWC, newer ones do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw
+from subgraph.recordings.files import Files
+
+ORDER = "layer_output_name_order.json"
+_OUTPUT = re.compile(r"(?P<side>(?:.*/)?)outputs/layer_outputs_(?P<sample>\d+)/(?P<name>.+)\.raw")
+_INPUT = re.compile(r"(?P<side>(?:.*/)?)inputs/input_(?P<sample>\d+)(?:/(?P<index>\d+))?\.raw")
+
+
+def detect(files: Files) -> int:
+    """By the folders of outputs."""
+    return MARKED if any(map(_OUTPUT.fullmatch, files.ending(".raw"))) else NONE
+
+
+def plain(name: str) -> str:
+    """Only letters and digits: exports differ in what they make of the rest."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """Per sample its inputs, by their number, and what the layers gave, in the order of the run where it is listed."""
+    found = files.ending(".raw")
+    for m in filter(None, map(_INPUT.fullmatch, found)):
+        index, side = int(m["index"] or 0), f"{m['side']}inputs/{m['sample']}"
+        entry = _raw.entry(files, m[0], TensorSpec(), hints, "float32")
+        yield replace(entry, tensor=f"input_{index}", role="input", index=index, side=side)
+    place = {plain(name): k for k, name in enumerate(_order(files))}
+    outputs = filter(None, map(_OUTPUT.fullmatch, found))
+    for m in sorted(outputs, key=lambda m: (m["side"], int(m["sample"]), place.get(plain(m["name"]), len(place)))):
+        entry = _raw.entry(files, m[0], hints.find(m["name"], plain), hints, "float32")
+        yield replace(entry, tensor=m["name"], side=f"{m['side']}outputs/{m['sample']}")
+
+
+def _order(files: Files) -> list[str]:
+    """The names in the order in which they were computed; none if nothing lists them."""
+    listed = next((n for n in files.names if n.rpartition("/")[2] == ORDER), None)
+    data = files.maybe_json(listed) if listed else None
+    names = data.get("layer_output_names") if isinstance(data, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,0 +1,84 @@
+"""ncnn: a text file per blob, as the `pretty_print` of its documentation prints one; named by the user.
+
+Source: docs/Home.md of Tencent/ncnn (three dimensions), and the later form with `m.d`, four dimensions and an empty
+line behind each slice. A blob has no batch; ncnn itself prints six digits behind the point.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
+from subgraph.recordings.files import Files
+from subgraph.types import Array
+
+ENDS = (".txt", ".log")
+STEP = 1e-6  # of `%f`
+_RULE = b"-" * 24  # behind each channel
+_ROW = re.compile(rb"(?:[-+]?(?:\d+\.\d{6}|nan|inf) )+")
+plain = _npy.plain
+
+
+def detect(files: Files) -> int:
+    """By lines of 24 dashes between rows of numbers."""
+    return MARKED if any(_printed(files, name) for name in files.ending(*ENDS)) else NONE
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per file that holds a blob; channels × rows × columns, with the slices second where there are any."""
+    for name in filter(partial(_printed, files), files.ending(*ENDS)):
+        side, _, base = name.rpartition(".")[0].rpartition("/")
+        shape = _shape(files, name)
+        load = partial(_read, files, name, shape)
+        yield DumpEntry(name, load, "float32", shape, tensor=base, side=side, step=STEP)
+
+
+def _printed(files: Files, name: str) -> bool:
+    """Does it begin with a row of numbers, and hold a rule? That of the first channel may be far behind."""
+    first = files.head(name).lstrip().split(b"\n", 1)[0].rstrip(b"\r")
+    row = _ROW.fullmatch(first) or (len(first) >= 64 and _ROW.match(first))
+    return bool(row) and _RULE in files.bytes(name, max(0, files.sizes[name] - 64), min(64, files.sizes[name]))
+
+
+def _channels(files: Files, name: str) -> list[bytes]:
+    """The text of each channel.
+
+    Raises:
+        InputError: something stands behind the last rule.
+    """
+    *channels, rest = files.text(name).encode().replace(b"\r", b"").split(_RULE + b"\n")
+    if rest.strip():
+        raise files.damaged(name, "its last channel has no end")
+    return channels
+
+
+def _shape(files: Files, name: str) -> tuple[int, ...]:
+    """(channels, rows, columns), or (channels, slices, rows, columns).
+
+    Raises:
+        InputError: channels, slices or rows are of different sizes.
+    """
+    channels = _channels(files, name)
+    sizes = {tuple(tuple(_columns(part)) for part in re.split(rb"\n\n", text.strip(b"\n"))) for text in channels}
+    slices = next(iter(sizes), ())
+    columns = {size for rows in slices for size in rows}
+    heights = {len(rows) for rows in slices}
+    if len(sizes) != 1 or len(columns) != 1 or len(heights) != 1:
+        raise files.damaged(name, "its channels or rows are of different sizes")
+    depth = [len(slices)] if len(slices) > 1 else []
+    return (len(channels), *depth, heights.pop(), columns.pop())
+
+
+def _columns(slice_: bytes) -> Iterator[int]:
+    return (len(row.split()) for row in slice_.split(b"\n"))
+
+
+def _read(files: Files, name: str, shape: tuple[int, ...]) -> Array:
+    flat = _text.numbers(files, name, b"".join(_channels(files, name)), "float32")
+    if flat.size != int(np.prod(shape)):
+        raise files.damaged(name, f"{flat.size} values do not fill {list(shape)}")
+    return files.shaped(name, flat, shape)
