@@ -16,11 +16,13 @@ from subgraph.version import install
 log = logging.getLogger("subcut")
 
 ANSWER_SECONDS = 10  # for a scheduler's first answer
+WORKER_SECONDS = 60  # for its first worker
 
 
 def connect(address: str, resources: Mapping[str, float]) -> Executor:
     """An executor whose tasks each take these resources of a worker."""
     try:
+        import dask
         from distributed import Client
         from distributed.cfexecutor import ClientExecutor
     except ImportError as e:
@@ -33,23 +35,50 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
             super().shutdown(wait=wait and not cancel_futures)
             self._client.close(timeout=2)
 
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # what is lost is said by subcut
+    for name in ("distributed", "distributed.client", "asyncio"):  # what is lost is said by subcut, not by tracebacks
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "Sending large graph")  # files go by content where no file system is shared
     try:
-        client = Client(f"tcp://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
+        scheme = dask.config.get("distributed.comm.default-scheme", "tcp")  # tls where Dask's own file says so
+        client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:
         raise BackendError(f"nobody answers at dask://{clean(address)}", "is `dask scheduler` running?") from e
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    if not workers:
-        log.info("dask://%s has no worker yet: waiting for the first", clean(address))
-    elif resources and not any(_has(worker, resources) for worker in workers):
-        wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
-        client.close()
-        what = f"no worker of dask://{clean(address)} has {clean(wanted)}"
-        raise BackendError(what, f"dask worker HOST:PORT --resources {clean(wanted)}")
+    try:
+        require_workers(client, address, resources)
+    except BaseException:
+        client.close(timeout=2)
+        raise
     kwargs: dict[str, Any] = {"resources": dict(resources)} if resources else {}
     executor: Executor = DaskExecutor(client, pure=False, **kwargs)
     return executor
+
+
+def require_workers(client: Any, address: str, resources: Mapping[str, float]) -> None:
+    """Wait for the first worker.
+
+    Raises:
+        BackendError: none comes, one cannot import subcut, or none has the resources.
+    """
+    place = f"dask://{clean(address)}"
+    if not client.scheduler_info(n_workers=-1)["workers"]:
+        log.info("%s has no worker yet: waiting for the first, up to %d s", place, WORKER_SECONDS)
+        try:
+            client.wait_for_workers(1, timeout=WORKER_SECONDS)
+        except TimeoutError as e:
+            what = f"{place} has had no worker for {WORKER_SECONDS:g} s"
+            raise BackendError(what, f"start some beside the devices: dask worker {clean(address)}") from e
+    # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker can import.
+    for worker, error in client.run(exec, "import subgraph", on_error="return").items():
+        if isinstance(error, Exception):
+            what = (
+                f"the worker {clean(worker)} of {place} cannot load subcut: {type(error).__name__}: {clean(str(error))}"
+            )
+            raise BackendError(what, "install the same version there, in the Python that runs `dask worker`")
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if resources and not any(_has(worker, resources) for worker in workers):
+        wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
+        what = f"no worker of {place} has {clean(wanted)}"
+        raise BackendError(what, f"dask worker HOST:PORT --resources {clean(wanted)}")
 
 
 def _has(worker: Mapping[str, Any], resources: Mapping[str, float]) -> bool:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,39 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "ANSWER_SECONDS", 0.3)
     with pytest.raises(BackendError, match="nobody answers"):
         executors.connected("dask://127.0.0.1:1", {})
+
+
+class FakeClient:
+    """A scheduler's client: which workers there are, and what importing subcut gives on each."""
+
+    def __init__(self, **imports: Exception | None) -> None:
+        self.imports = imports
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        assert n_workers == -1
+        return {"workers": {name: {"resources": {}} for name in self.imports}}
+
+    def wait_for_workers(self, count: int, timeout: float) -> None:
+        raise TimeoutError
+
+    def run(self, function: Any, code: str, on_error: str) -> dict[str, Exception | None]:
+        function(code)  # what every worker has
+        assert on_error == "return" and "subgraph" in code
+        return self.imports
+
+
+def test_workers_that_cannot_do_it_end_the_command() -> None:
+    """None at all after a limit; one without subcut, whose tasks would end it without a word."""
+    from subgraph.runtime.executors.dask import require_workers as require
+
+    require(FakeClient(a=None), "b1:8786", {})
+    with pytest.raises(BackendError, match=r"^dask://b1:8786 has had no worker for 60 s$"):
+        require(FakeClient(), "b1:8786", {})
+    lacking = FakeClient(a=None, b=ModuleNotFoundError("No module named 'subgraph'"))
+    with pytest.raises(BackendError, match=r"the worker b of dask://b1:8786 cannot load subcut: .*No module named"):
+        require(lacking, "b1:8786", {})
+    with pytest.raises(BackendError, match="no worker of dask://b1:8786 has npu=1"):
+        require(FakeClient(a=None), "b1:8786", {"npu": 1})
 
 
 @pytest.mark.slow  # a cluster starts in seconds
