@@ -84,6 +84,8 @@ dist: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in an envi
 	$(PYTHON) -m venv build/dist
 	build/dist/bin/pip install --quiet --disable-pip-version-check dist/*.whl twine
 	build/dist/bin/twine check --strict dist/*
+	build/dist/bin/pip wheel --quiet --disable-pip-version-check --no-deps -w build/dist/again dist/*.tar.gz
+	cmp dist/*.whl build/dist/again/*.whl # the sdist holds all of it
 	cd build/dist && bin/subcut demo demo -q && cd demo && { ../bin/subcut bisect model.onnx -c wrong.py -q; [ $$? = 1 ]; }
 
 # CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from flit_core.common import Module
+from flit_core.sdist import SdistBuilder
 
 from fixtures import ROOT
 
@@ -15,6 +16,12 @@ def test_the_package_is_packed_with_its_data_and_nothing_else() -> None:
     assert {f"subgraph/{f}" for f in ("__main__.py", "py.typed", "demo/wrong.py", "view/static/view.js")} <= packed
     kinds = {Path(name).suffix for name in packed}
     assert kinds == {".py", ".typed", ".js", ".css", ".html", ".svg", ".jinja"}
+
+
+def test_the_sdist_is_the_package_and_what_tells_of_it() -> None:
+    files = SdistBuilder.from_ini_path(ROOT / "pyproject.toml").select_files()
+    outside = {str(f) for f in files if Path(f).parts[0] != "subgraph"}
+    assert outside == {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"}
 
 
 def test_the_version_is_written_once() -> None:
