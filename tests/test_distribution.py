@@ -19,7 +19,8 @@ def test_the_package_is_packed_with_its_data_and_nothing_else() -> None:
 
 
 def test_the_sdist_is_the_package_and_what_tells_of_it() -> None:
-    files = SdistBuilder.from_ini_path(ROOT / "pyproject.toml").select_files()
+    builder = SdistBuilder.from_ini_path(ROOT / "pyproject.toml")
+    files = builder.apply_includes_excludes(builder.select_files())
     outside = {str(f) for f in files if Path(f).parts[0] != "subgraph"}
     assert outside == {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"}
 
