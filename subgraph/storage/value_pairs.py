@@ -92,9 +92,14 @@ def free_values(folder: str) -> Path:
         ResultExists: something else is there.
     """
     path = Path(folder)
-    if path.exists() and not (path / INDEX).is_file() and not (path.is_dir() and not any(path.iterdir())):
+    if path.exists() and not is_saved(path) and not (path.is_dir() and not any(path.iterdir())):
         raise ResultExists(f"{path} holds something else", "name another folder with --save")
     return path
+
+
+def is_saved(folder: Path) -> bool:
+    """Is it a folder of `save_values`? It is put there at once, when it is complete."""
+    return (folder / INDEX).is_file()
 
 
 def saved_pairs(folder: Path) -> list[SavedPair]:

@@ -29,11 +29,12 @@ from subgraph.reports import found_inside
 from subgraph.reports.text import first_lines
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
+from subgraph.storage.value_pairs import is_saved
 from subgraph.text import clean, is_text
 from subgraph.view.dropped import looked_at
 from subgraph.view.opened import OpenedModel
 from subgraph.view.runs import Runs
-from subgraph.view.values import tensor_document, values_of_case, values_of_run
+from subgraph.view.values import ShownValue, tensor_document, values_of_case, values_of_run
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
 VALUES = "view_values"  # in the output folder, hidden and as long as the session lives: tensors that were looked at
@@ -80,7 +81,8 @@ class ViewSession:
         self.drawer = Drawer(network(graph))
         self.runs = Runs(self._links)
         self._lock = threading.Lock()
-        self._values: dict[int, tuple[Path, bool]] = {}  # run → its folder, and whether the reference stands alone
+        self._values: dict[int, tuple[Path, bool, int]] = {}  # run → its folder, does the reference stand alone, node
+        self._recorded: dict[tuple[str, ...], Path] = {}  # a recording and what was fed → all its values, once stored
         self._cases: list[Path] = []
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
@@ -207,16 +209,43 @@ class ViewSession:
             raise UsageError("of which node? choose one")
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         tested = self._tested(candidate, recording) if candidate or recording else [f"--candidate={PLAIN}"]
-        words = ["compare", self.model, *tested, f"--at=#{index}", *self.options.tested, *self._fed_words(asked)]
+        fed = self._fed_words(asked)
+        folder = self._recorded.get((recording, *fed)) or self._new_folder()
+        at = [] if recording else [f"--at=#{index}"]  # of a recording all at once: each further node needs no run
+        words = ["compare", self.model, *tested, *at, *self.options.tested, *fed]
+        number = self.runs.start("values", [*words, f"--save={folder}"])
+        if recording:
+            self._recorded[recording, *fed] = folder
+        self._values[number] = (folder, not (candidate or recording), index)
+        for old in sorted(self._values)[:-MAX_KEPT]:
+            forgotten = self._values.pop(old)[0]
+            if forgotten not in self._recorded.values():
+                shutil.rmtree(forgotten, ignore_errors=True)
+        return {"run": number}
+
+    def _new_folder(self) -> Path:
+        """For the values of a run, as long as the session lives."""
         with self._lock:
             if self._scratch is None:
                 self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
-            folder = folders.numbered_folder(self._scratch, "run")
-        number = self.runs.start("values", [*words, f"--save={folder}"])
-        self._values[number] = (folder, not (candidate or recording))
-        for old in sorted(self._values)[:-MAX_KEPT]:
-            shutil.rmtree(self._values.pop(old)[0], ignore_errors=True)
-        return {"run": number}
+            return folders.numbered_folder(self._scratch, "run")
+
+    def _values_in(self, folder: Path, node: int, *, alone: bool = False) -> list[ShownValue]:
+        """What a run stored of what a node makes.
+
+        Raises:
+            UsageError: it stored all of a recording, and there is nothing of this node.
+        """
+        values = values_of_run(folder, self._made(node), alone=alone)
+        if not values and folder in self._recorded.values():
+            raise UsageError("the recording holds nothing of what this node makes", "choose another node")
+        return values
+
+    def _recorded_folder(self, asked: Mapping[str, Any]) -> Path | None:
+        """Where the values of the chosen recording are stored; None before a run has done that."""
+        recording = _word(asked, "recording")
+        folder = self._recorded.get((recording, *self._fed_words(asked))) if recording else None
+        return folder if folder and is_saved(folder) else None
 
     def _fed_words(self, asked: Mapping[str, Any]) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
@@ -225,21 +254,30 @@ class ViewSession:
     def tensor(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Pictures and statistics of one tensor, as `tensor_document` gives them.
 
-        Either of those that a run of kind `values` wrote (`run`), or of those that the cases of this model hold of
-        what a node makes (`node`); `pair`: which of them, `plane`: which map, None for that which differs most.
+        Either of those that a run of kind `values` wrote (`run`), or of those that are stored of what a node makes
+        (`node`): of the chosen `recording` once its values are, else in the cases of this model; `pair`: which of them,
+        `plane`: which map, None for that which differs most.
 
         Raises:
             UsageError: there is no such run, node, pair or plane. InputError: its files are damaged.
         """
         run, node = asked.get("run"), asked.get("node")
         if isinstance(node, int) and 0 <= node < len(self.graph.nodes):
-            made = [name for name in self.graph.makes[node] if name]
-            values = [v for folder in reversed(self._cases) for v in values_of_case(folder, made, self._place(folder))]
+            made, stored = self._made(node), self._recorded_folder(asked)
+            values = (
+                [v for folder in reversed(self._cases) for v in values_of_case(folder, made, self._place(folder))]
+                if stored is None
+                else self._values_in(stored, node)
+            )
         elif isinstance(run, int) and run in self._values:
-            values = values_of_run(*self._values[run])
+            folder, alone, node = self._values[run]
+            values = self._values_in(folder, node, alone=alone)
         else:
             raise UsageError("there are no such values", "choose a node, and Values")
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
+
+    def _made(self, node: int) -> list[str]:
+        return [name for name in self.graph.makes[node] if name]
 
     def show_case(self, folder: Path) -> None:
         """Take values from a case of this model as well; one of another model is left out."""

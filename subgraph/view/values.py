@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,13 +42,13 @@ class ShownValue:
     recorded: bool = False
 
 
-def values_of_run(folder: Path, alone: bool) -> list[ShownValue]:
-    """What `subcut compare --save` wrote.
+def values_of_run(folder: Path, tensors: Collection[str], *, alone: bool = False) -> list[ShownValue]:
+    """What `subcut compare --save` wrote of these tensors; `alone`: only the reference was asked for.
 
     Raises:
         InputError: the folder is damaged.
     """
-    pairs = saved_pairs(folder)
+    pairs = [pair for pair in saved_pairs(folder) if pair.tensor in tensors]
     return [ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, folder, p), alone) for p in pairs]
 
 

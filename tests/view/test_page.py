@@ -555,6 +555,15 @@ def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: 
     dash = suspect.locator(".frame").evaluate("f => getComputedStyle(f).strokeDasharray")
     assert dash not in ("none", "")
     assert "✗" not in tab.box("/block3/conv17").text_content()  # not recorded: neither right nor wrong
+    for name in ("/block0/relu1", "/block6/conv32"):  # one run stores all that was recorded: the second needs none
+        tab.box(name).click()
+        tab.page.click("#show-values")
+        tab.page.wait_for_selector(f'#pair option:has-text("{name}_output_0")', state="attached")
+    assert sum(url.endswith("/api/run") for url in tab.requests) == 3, "compare, bisect, values"
+    tab.box("/block9/conv45").click()
+    tab.page.click("#show-values")
+    tab.page.wait_for_selector("#failed:not([hidden])")
+    assert "holds nothing of what this node makes" in tab.text("#failed")
     assert tab.errors == []
     tab.page.close()
     next(server, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from subgraph.graph.graph import load
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection import describe
 from subgraph.search import QueryKind
+from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
@@ -235,3 +237,34 @@ def test_types_are_inferred_once_however_many_nodes_are_looked_at(
     opened = ViewSession(session.opened, "m.onnx", session.options)
     assert [opened.node(i)["outputs"][0]["shape"] for i in range(5)] == [[1, 3]] * 5
     assert infer.call_count == 1
+
+
+def test_a_recording_is_stored_by_one_run_and_shown_without_another(
+    session: ViewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars(session)["options"] = replace(session.options, recordings=("dump",))
+    started: list[list[str]] = []
+
+    def start(kind: str, words: list[str]) -> int:
+        started.append(words)
+        return len(started)
+
+    monkeypatch.setattr(session.runs, "start", start)
+    chosen = {"recording": "dump", "pair": 0}
+    assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
+    session.run({"kind": "values", "node": 3, **chosen})
+    (words,) = started
+    assert not [word for word in words if word.startswith("--at")], "all that was recorded, not one node's"
+    folder = Path(words[-1].removeprefix("--save="))
+    assert session.tensor({"node": 3, **chosen}) == {"pairs": []}, "nothing before it is complete"
+    values = [ValuePair(f"t{k}", "", "dump", np.zeros(3), np.full(3, k)) for k in (3, 4)]
+    save_values(values, folder)
+    for node in (3, 4):
+        found = session.tensor({"node": node, **chosen})
+        assert [pair["tensor"] for pair in found["pairs"]] == [f"t{node}"]
+        assert found["statistics"]["given"]["most"] == node
+    with pytest.raises(UsageError, match="holds nothing of what this node makes"):
+        session.tensor({"node": 5, **chosen})
+    assert session.tensor({"run": 1, "pair": 0})["pairs"] == session.tensor({"node": 3, **chosen})["pairs"]
+    assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}, "the reference was fed otherwise"
+    session.close()

@@ -18,7 +18,7 @@ from subgraph.view.values import tensor_document, values_of_case, values_of_run
 
 def shown(pairs: list[ValuePair], folder: Path, number: object = 0, plane: object = None) -> dict[str, Any]:
     save_values(pairs, folder)
-    return tensor_document(values_of_run(folder, alone=False), number, plane)
+    return tensor_document(values_of_run(folder, [pair.tensor for pair in pairs]), number, plane)
 
 
 def test_a_recording_is_called_the_record_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,21 +189,27 @@ function go(k) {
 
 // ------------------------------------------------------------------------------------------------ runs
 
-// Stored values are shown at once; where there are none, or when asked again, the models run.
+// Stored values are shown at once, those of the chosen recording first; where there are none, or when asked again, the
+// models run. A recording is stored as a whole: its other nodes need no run.
 async function look(node) {
   told("failed", null);
   try {
-    if (!await showValues((pair, plane) => post("/api/tensor", { node, pair, plane }), () => run("values", node))) await run("values", node);
+    if (!await showValues((pair, plane) => post("/api/tensor", { node, pair, plane, ...tested() }), () => run("values", node))) await run("values", node);
   } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
+}
+
+// What the model is fed, and the chosen candidate or recording; `fed`: only the first.
+function tested(fed = false) {
+  const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
+  const inputs = dropped.map(d => ({ file: d.file, input: d.input }));
+  return { seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), inputs, [way || "candidate"]: fed ? "" : name };
 }
 
 async function run(kind, node = -1) {
   if (taking && !await taking) return; // files are under way: none is left out because a button was quicker
   told("failed", null);
-  const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
-  const inputs = dropped.map(d => ({ file: d.file, input: d.input }));
   try {
-    await post("/api/run", { kind, node, start: $("start").value.trim(), end: $("end").value.trim(), seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), dump: $("dump").checked, inputs, [way || "candidate"]: kind === "cut" ? "" : name });
+    await post("/api/run", { kind, node, start: $("start").value.trim(), end: $("end").value.trim(), dump: $("dump").checked, ...tested(kind === "cut") });
   } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
 }
 
