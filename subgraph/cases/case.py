@@ -164,7 +164,8 @@ class CheckResult:
     """Whether the cut alone gives the captured outputs.
 
     Attributes:
-        status: "identical", "rounding", "unrepeatable", "different", "not run", or "expected" for outputs of a test.
+        status: "identical", "rounding", "unrepeatable", "different", "not run", "refused" (it does not load), or
+            "expected" for outputs of a test.
         what: the same in words.
         tolerance: the largest difference, as a share of the scale, that the status excuses.
     """

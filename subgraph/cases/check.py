@@ -19,6 +19,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import newer_than, opset_of
+from subgraph.graph.walk import attribute
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Value, distance, load
@@ -28,6 +29,9 @@ from subgraph.text import clean
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
+FLOATING = frozenset((1, FLOAT16, 11, 16))  # float, float16, double, bfloat16
+TYPES_DIFFER = re.compile("inconsistent type|elem type differs")  # in what onnx's inference says
+REFUSED = "refused"  # status of a cut that onnx refuses
 MIN = 7  # opset; onnx converts no further back
 
 Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
@@ -187,6 +191,25 @@ def at_opset(
         path.unlink(missing_ok=True)
         why = re.sub(r"^.*Assertion .* failed: ", "", clean(" ".join(str(e).split())))[:300]
         return replace(target, why=why)
+
+
+def type_problem(cut: Cut) -> str:
+    """Why onnx refuses the element types of a cut that was made without a run; "" if it does not.
+
+    Asked, in 0.3 s, only where floats of several types meet: others cannot contradict what is declared.
+    """
+    graph = cut.model.graph
+    kinds = {t.data_type for t in graph.initializer} | {t.tensor_type.elem_type for t in cut.types.values()}
+    kinds |= {attribute(node, "to") for node in graph.node if node.op_type == "Cast"}
+    if len(kinds & FLOATING) < 2:
+        return ""
+    try:
+        with OnnxProcess(cut.graph.path) as onnx:
+            onnx.infer_shapes(protobuf.to_onnx(cut.model, cut.graph.path), strict=True, check_types=True)
+    except OnnxError as e:
+        lines = (line for line in str(e).splitlines() if TYPES_DIFFER.search(line))
+        return next(lines, "").strip()[:300]
+    return ""
 
 
 def run_checker(path: Path) -> None:

@@ -17,7 +17,7 @@ from subgraph import system
 from subgraph.bodies.as_loop import save_as_loop
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
-from subgraph.cases.check import at_opset, check, run_checker
+from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import absent, keyed, to_json
 from subgraph.errors import ModelError
@@ -142,7 +142,10 @@ def extract(
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
             other = at_opset(cut, request.target_opset, work)
-            return [_finish(replace(_manifest(cut, request), target_opset=other), work, place.path)]
+            manifest = replace(_manifest(cut, request), target_opset=other)
+            if problem := type_problem(cut):
+                manifest = replace(manifest, check=CheckResult(REFUSED, f"this cut does not load: {problem}"))
+            return [_finish(manifest, work, place.path)]
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
 

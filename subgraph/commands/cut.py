@@ -197,7 +197,8 @@ def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> st
 
 def _result(cases: list[Case]) -> Result:
     unsure = any(c.manifest["check"]["status"] in ("different", "unrepeatable") for c in cases)
-    code = INCONCLUSIVE if unsure else 0
+    refused = any(c.manifest["check"]["status"] == "refused" for c in cases)
+    code = 1 if refused else INCONCLUSIVE if unsure else 0
     document = {
         "schema": "subcut.cut/1",
         "exit_code": code,

@@ -17,6 +17,7 @@ from subgraph.graph.cut import cut, structure_problem
 from subgraph.graph.types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
+from tests.helpers.run_command import in_process
 
 
 def test_from_python(resnet: Path, tmp_path: Path) -> None:
@@ -106,6 +107,24 @@ def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_pat
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
     assert types.pop("x", "float32") == "float32" and set(types.values()) == {"float16"}
     onnx.checker.check_model(made.to_model(), full_check=True)
+
+
+def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 is declared at a tensor that a Concat joins with float16: what the maker gives nobody can infer."""
+    monkeypatch.chdir(tmp_path)
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]))
+        m.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT16, [6]))
+
+    text = """g (float[3] x) => (float[6] y) {
+        a = acme.Foo(x) [join] b = Concat<axis = 0>(a, w) [back] y = Cast<to = 1>(b)
+    }"""
+    text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.float16))
+    done = in_process("cut", "model.onnx", "-s", "join", "-e", "join", "--no-capture")
+    assert done.exit_code == 1
+    assert "this cut does not load: " in done.text and "inconsistent type tensor(float16)" in done.text
+    assert in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture").exit_code == 0
 
 
 def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
