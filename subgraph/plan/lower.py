@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from subgraph.editing import opset
 from subgraph.editing.draft import Draft
-from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph, load
-from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.walk import assign, captured_names, rename
 from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Form, Lowering, Quantized, Read, Rounded
 from subgraph.storage.dtypes import TYPE_NUMBERS
-from subgraph.text import clean
 from subgraph.types import Array
 
 AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
@@ -39,19 +37,7 @@ def raised(graph: Graph, folder: Path) -> Graph:
     Raises:
         ModelError: onnx cannot convert it.
     """
-    opset = opset_of(graph.model)
-    if opset >= AXIS_SINCE:
-        return graph
-    draft = Draft(graph)
-    try:
-        with OnnxProcess(graph.path) as onnx:
-            draft.model = onnx.convert(draft.model, AXIS_SINCE)
-    except OnnxError as e:
-        why = clean(" ".join(str(e).split()))
-        what = f"{clean(graph.path.name)} has opset {opset}; quantization by channel begins with {AXIS_SINCE}"
-        raise ModelError(f"{what}, and onnx cannot convert it: {why}", "export it with a newer opset") from e
-    draft.save(folder / graph.path.name)
-    return load(folder / graph.path.name)
+    return graph if opset_of(graph.model) >= AXIS_SINCE else opset.raised(graph, AXIS_SINCE, folder)
 
 
 def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
