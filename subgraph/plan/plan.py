@@ -104,9 +104,9 @@ class Planner:
         return dict.fromkeys(kept, len(self.gears) + 1)
 
     def how(self, levels: Levels) -> dict[Read, Lowering]:
-        """How each read is lowered."""
+        """How each read is lowered; empty where the candidate's command lowers them."""
         found: dict[Read, Lowering] = {}
-        for k, place in enumerate(self.places):
+        for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
             if level <= len(self.gears):
                 found |= (
