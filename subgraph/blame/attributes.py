@@ -1,15 +1,17 @@
 """Attributes of the nodes that a candidate gets wrong -> those without which it computes the region right.
 
-One attribute at a time is left out, so that its default holds. This makes another function of the region. The reference
-computes that function too, and the candidate is right where it gives the same values.
+One attribute at a time is left out, so that its default holds; where none does it, two are. This makes another function
+of the region. The reference computes that function too, and the candidate is right where it gives the same values.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from subgraph.verdict import NUMBERS, Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 MAX_NODES = 16  # of a region whose attributes are left out
-MAX_TRIED = 32  # attributes
+MAX_TRIED = 32  # attributes and pairs of them
 MAX_SECONDS = 60.0  # after which no more are tried
 SMALLER = 10.0  # times smaller than the region's error is what rounding may leave without the attribute
 TENSOR, GRAPH, GRAPHS, SPARSE = 4, 5, 10, 11  # onnx.AttributeProto's numbers of these types
@@ -57,7 +59,8 @@ class Attributes:
     notes: list[str] = field(default_factory=list)
 
     def deciding(self) -> Iterator[str]:
-        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a fresh process.
+        """`ceil_mode=1 of 'pool'`: each attribute without which the candidate is right, also in a fresh process; where
+        there is none, the first pair (`… and …`).
 
         Nothing is said unless the region as it is goes wrong in the same way of asking.
 
@@ -78,13 +81,16 @@ class Attributes:
             as_it_is = self._verdict(_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx")
             if not _is_wrong(as_it_is):
                 return
-            for tried, (i, k) in enumerate(places):
-                if tried == MAX_TRIED or time.monotonic() > end:
-                    self.notes.append(f"{tried} of {len(places)} attributes were left out, one at a time")
+            found = False
+            for tried, left_out in enumerate(chain(((place,) for place in places), combinations(places, 2))):
+                if found and len(left_out) > 1:
                     return
-                words = _words(model.graph.node[i], k)
+                if tried == MAX_TRIED or time.monotonic() > end:
+                    self.notes.append(_tried(tried, len(places)))
+                    return
                 path = folder / f"without{tried}.onnx"
-                if self._is_right(_with_own_shapes(model, onnx, (i, k)), fed, path, as_it_is):
+                if self._is_right(_with_own_shapes(model, onnx, left_out), fed, path, as_it_is):
+                    found, words = True, " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
                     log.info("attributes: right without %s", words)
                     yield words
 
@@ -118,6 +124,12 @@ class Attributes:
             if verdict.status is Status.AGREE and not _tells(trials):
                 return replace(verdict, status=Status.UNRESOLVED)
             return trials.verdict(whole, repetition=1, fresh=True) if verdict.status is Status.AGREE else verdict
+
+
+def _tried(tried: int, places: int) -> str:
+    if tried < places:
+        return f"{tried} of {places} attributes were left out, one at a time"
+    return f"attributes were left out one at a time, and {tried - places} of {math.comb(places, 2)} pairs of them"
 
 
 def _is_wrong(verdict: Verdict) -> bool:
@@ -175,14 +187,14 @@ def _written(attribute: Any) -> str:
 
 
 def _with_own_shapes(
-    model: protobuf.ModelProto, onnx: OnnxProcess, without: tuple[int, int] | None = None
+    model: protobuf.ModelProto, onnx: OnnxProcess, without: Sequence[tuple[int, int]] = ()
 ) -> protobuf.ModelProto:
-    """A copy, without one attribute, with the shapes that its attributes give, as far as they can be inferred."""
+    """A copy, without these attributes, with the shapes that its attributes give, as far as they can be inferred."""
     made = protobuf.protos().ModelProto()
     made.CopyFrom(model)
     del made.graph.value_info[:]
-    if without:
-        del made.graph.node[without[0]].attribute[without[1]]
+    for i, k in sorted(without, reverse=True):  # from behind: places before stay
+        del made.graph.node[i].attribute[k]
     for output in made.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")

@@ -17,22 +17,22 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
 
-# onnxruntime, wrong by `by` where `wrong` says so of the model's nodes by operator, and their attributes by name.
+# onnxruntime, wrong by `by` where a model's nodes have attributes: all of one of the sets in `wrong`.
 CANDIDATE = """
 import onnx, onnxruntime
 
 def load(model, options):
     made = onnx.load(model)
     nodes = {n.op_type: [a.name for a in n.attribute] for n in made.graph.node}
-    missing = [w for w in options["wrong"].split("+") if w and w.partition(".")[2] not in nodes[w.partition(".")[0]]]
-    wrong = float(options["by"]) * (not missing)
+    there = {f"{kind}.{name}" for kind, names in nodes.items() for name in names} | {""}
+    wrong = float(options["by"]) * any(there.issuperset(each.split("+")) for each in options["wrong"].split("/"))
     session = onnxruntime.InferenceSession(made.SerializeToString())
     names = [o.name for o in session.get_outputs()]
     return lambda feeds: {n: v + type(v.flat[0])(wrong) for n, v in zip(names, session.run(names, feeds))}
 """
 POOL = (
     "g (float[1,2,7,7] x) => (float[1,2,3,3] y) { [pool] p = MaxPool"
-    "<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x) [act] y = LeakyRelu<alpha=0.01>(p) }"
+    "<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x) [act] y = LeakyRelu<alpha=0.2>(p) }"
 )
 SOFTMAX = "g (float[2,7,1] x) => (float[2,7,1] y) { [soft] y = Softmax<axis=1>(x) }"
 SCALED = "g (float[4,5] x, float[5,6] w) => (float[4,6] y) { [gemm] y = Gemm<alpha=0.0001>(x, w) }"
@@ -59,11 +59,12 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     ("text", "wrong", "by", "found"),
     [
         (POOL, "MaxPool.ceil_mode+MaxPool.strides", 1, ["strides=[3,3] of 'pool'", "ceil_mode=1 of 'pool'"]),
+        (POOL, "MaxPool.ceil_mode/LeakyRelu.alpha", 1, ["ceil_mode=1 of 'pool' and alpha=0.2 of 'act'"]),
         (POOL, "", 1, []),  # no attribute does it
         (SOFTMAX, "Softmax.axis", 1, []),  # without it all outputs are 1
         (SCALED, "", 1e-5, []),  # without it the same error is small beside the values
     ],
-    ids=["either", "none", "nothing left to tell", "hidden by the scale"],
+    ids=["either", "both", "none", "nothing left to tell", "hidden by the scale"],
 )
 def test_the_attribute_that_does_it(
     tmp_path: Path, reference: Reference, workers: Workers, text: str, wrong: str, by: float, found: list[str]
