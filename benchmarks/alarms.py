@@ -11,6 +11,7 @@ from benchmarks.injected import ERRORS, SHAPES
 from benchmarks.planted import COMPARED
 from benchmarks.report import Limit, table, verdicts
 from benchmarks.windows import CRITERIA, LISTED, OURS, STRICT, Row, TaskResult
+from subgraph.comparison import STEPS
 from subgraph.documents import to_json
 
 SCHEMA = "subcut.criteria/1"
@@ -20,7 +21,7 @@ ROUNDING = 1e-3
 DECADES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0)
 GROUPS = ("own", "light", "trained")
 # Of a slice's scale: beyond `USABLE` a conversion has destroyed an output, and to fail it is right.
-USABLE = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}
+USABLE = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2, STEPS: 0.2}
 SLICE_ERRORS = (0.5, 0.2, 0.1, 2e-2, 1e-2, 5e-3, 0.0)
 DESTROYED = 0.5
 PER_LOW = 200  # verdicts below fp32, of which one may be a false alarm

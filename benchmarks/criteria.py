@@ -43,7 +43,7 @@ LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1
 FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
 LOWER = ("fp16", "bf16", "int8")
 # Windows of each size, 0 for all: by default, and with --all.
-OWN_WINDOWS, INJECTED_WINDOWS, LIGHT_WINDOWS, TRAINED_WINDOWS = (12, 0), (4, 0), (1, 3), (1, 2)
+OWN_WINDOWS, INJECTED_WINDOWS, LIGHT_WINDOWS, TRAINED_WINDOWS = (8, 0), (4, 0), (1, 3), (1, 2)
 FAULTY_WINDOWS = 1
 GROUPS = ("trained", "light", "own")
 
@@ -59,11 +59,13 @@ def _trained(folder: Path, every: bool) -> Iterator[Task]:
     for k, model in enumerate(models()):
         (folder / model.name).mkdir()
         words = tuple(write_inputs(model, folder / model.name))
-        task = Task(model.name, model.path.absolute(), "ort", group="trained", inputs=words)
-        for candidate in ("ort", *(LOWER if every else LOWER[k % 3 : k % 3 + 1])):
+        quantized = "int8" in model.kind  # not converted to int8 once more
+        task = Task(model.name, model.path.absolute(), "ort", group="trained", inputs=words, quantized=quantized)
+        lower = LOWER[:-1] if quantized else LOWER
+        for candidate in ("ort", *(lower if every else [lower[k % len(lower)]])):
             yield replace(task, candidate=candidate, max_windows=TRAINED_WINDOWS[every])
             yield replace(task, candidate=candidate, injects=True, max_windows=FAULTY_WINDOWS)
-        if "int8" not in model.kind:  # it takes other steps where a model quantizes by itself
+        if not quantized:  # it takes other steps where a model quantizes by itself
             yield replace(task, candidate="openvino", max_windows=1)
 
 

@@ -22,7 +22,7 @@ import onnx
 
 from benchmarks.slices import worst_slice
 from fixtures.converted import CONVERSIONS
-from subgraph.comparison import ROUNDING_ALONE
+from subgraph.comparison import ROUNDING_ALONE, STEPS
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import keyed
 from subgraph.graph import region as regions
@@ -58,6 +58,7 @@ class Task:
 
     Attributes:
         injects: errors are put in. max_windows: of each size, 0 for all.
+        quantized: it quantizes itself, and is held to its own steps.
         group: "own", "light" or "trained". inputs: values of option `-i`. nodes: only this window, and the whole.
     """
 
@@ -69,6 +70,7 @@ class Task:
     group: str = "own"
     inputs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    quantized: bool = False
 
     @property
     def claim(self) -> str:
@@ -253,7 +255,7 @@ def judge_window(
         network=task.network,
         group=task.group,
         candidate=trials.candidate.name,
-        claim=task.claim,
+        claim=STEPS if task.quantized else task.claim,
         **_window_fields(trials.graph, region, whole),
         statuses={name: _status(verdict) for name, verdict in verdicts.items()},
         label=ours.label,

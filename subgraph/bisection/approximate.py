@@ -1,22 +1,32 @@
-"""The nodes of a search, each alone, by rounding alone: are approximate kernels all that is off?"""
+"""Where the whole is right but for approximate kernels: which nodes show them, each alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.trials.pieces import APPROXIMATED, by_rounding_alone, error_of, named, results
+from subgraph.comparison.judge import parse_criterion
+from subgraph.graph.region import Region
+from subgraph.runtime.run_result import RunResult
+from subgraph.search.findings import FindingKind, Findings, Outcome
+from subgraph.trials.pieces import APPROXIMATED, USUAL, by_rounding_alone, error_of, judged_by, named, results
+from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
+
+MIN_PART = 0.1  # of time and runs, that nodes get whose kernels may be approximate
 
 
 def approximate_kernels(oracle: NodeOracle, most: float) -> str:
     """As `named`. At most a run per item, and no more than `most` of the search's; what is never approximated comes
     first, and ends it where it is off."""
-    trials, graph = oracle.trials, oracle.trials.graph
-    ops = [{graph.ops[i] for i in group} for group in oracle.groups]
+    trials, ops = oracle.trials, [_ops(oracle, [k]) for k in range(len(oracle.groups))]
     items = sorted(range(len(ops)), key=lambda k: bool(ops[k] & APPROXIMATED))
     regions = [oracle.region([k]) for k in items]
+    last = sum(bool(each & APPROXIMATED) for each in ops)
     off: list[tuple[set[str], float]] = []
     unseen = 0
-    for k, region, result in zip(items, regions, results(trials, regions, most), strict=True):
+    for k, region, result in zip(items, regions, _alone(trials, regions, last, most), strict=True):
         if result is None:
             unseen += 1
             continue
@@ -30,3 +40,33 @@ def approximate_kernels(oracle: NodeOracle, most: float) -> str:
                 break
         unseen += verdict.status is Status.UNRESOLVED
     return named(off, unseen)
+
+
+def _alone(trials: Trials, regions: Sequence[Region], last: int, most: float) -> Iterator[RunResult | None]:
+    """`results`, of which the last few get their part of time and runs, however long the others take."""
+    part = max(last / len(regions), MIN_PART) if last else 0.0
+    split, before = len(regions) - last, trials.extra_runs
+    yield from results(trials, regions[:split], most if math.isinf(most) else math.ceil(most * (1 - part)), 1 - part)
+    yield from results(trials, regions[split:], most - (trials.extra_runs - before), part)
+
+
+def excused(oracle: NodeOracle, findings: Findings) -> str:
+    """As `named`, where a search by rounding alone ends with nodes whose kernels may be approximate, and no more off
+    than that; "" else."""
+    trials, usual, off = oracle.trials, parse_criterion(USUAL), list[tuple[set[str], float]]()
+    if findings.outcome is not Outcome.DISAGREE or not findings.complete:
+        return ""
+    for finding in findings.findings:
+        region = oracle.region(finding.items)
+        result = oracle.run_result(region)
+        verdict = trials.verdict_of(region, result)
+        approximated = _ops(oracle, finding.items) & APPROXIMATED
+        alone = finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
+        with judged_by(trials, usual):
+            allowed = alone and trials.verdict_of(region, result).status is Status.AGREE
+        off.append((approximated if allowed else set(), error_of(verdict.worst)))
+    return named(off)
+
+
+def _ops(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
+    return {oracle.trials.graph.ops[i] for k in items for i in oracle.groups[k]}

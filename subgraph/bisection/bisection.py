@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
-from subgraph.bisection.approximate import approximate_kernels
+from subgraph.bisection.approximate import approximate_kernels, excused
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.inside import (
@@ -267,9 +267,15 @@ class Bisection:
         if self._pieces:
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")
+        usual = self._criterion, trials.rule
         self._criterion, trials.rule = ROUNDING_ALONE, parse_criterion(ROUNDING_ALONE)
         self._before, self._oracle = findings.counts, self._new_oracle(trials)
-        return (yield from self._followed())
+        findings = yield from self._followed()
+        self._pieces = excused(self.oracle, findings)
+        if not self._pieces:
+            return findings
+        self._criterion, trials.rule = usual
+        return replace(findings, outcome=Outcome.AGREE, findings=())
 
     def _looked_between_quantizers(self, findings: Findings) -> Steps[Findings]:
         trials = self.oracle.trials

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from subgraph.comparison import ROUNDING_ALONE, STEPS
+from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import parse_criterion
 from subgraph.errors import ModelError, OutOfTime
 from subgraph.graph.graph import VALUE, Graph
@@ -38,11 +39,13 @@ APPROXIMATED = frozenset(
 MAX_SECONDS, MAX_WHOLE = 60.0, 10  # that looking takes: the longer of a time, and of so many runs of the whole
 
 
-def results(trials: Trials, regions: Iterable[Region], most: float = math.inf) -> Iterator[RunResult | None]:
+def results(
+    trials: Trials, regions: Iterable[Region], most: float = math.inf, part: float = 1.0
+) -> Iterator[RunResult | None]:
     """What the candidate makes of each region alone; None where it was not asked: for want of time, or because `most`
-    new runs were made."""
+    new runs were made. `part`: of the time that looking may take."""
     whole = trials.verdict(trials.whole())
-    end = time.monotonic() + max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
+    end = time.monotonic() + part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
     most += trials.extra_runs
     for region in regions:
         try:
@@ -77,7 +80,14 @@ def is_approximate(trials: Trials, region: Region) -> bool:
 @contextmanager
 def by_rounding_alone(trials: Trials) -> Iterator[None]:
     """In this block, `ROUNDING_ALONE` judges."""
-    usual, trials.rule = trials.rule, parse_criterion(ROUNDING_ALONE)
+    with judged_by(trials, parse_criterion(ROUNDING_ALONE)):
+        yield
+
+
+@contextmanager
+def judged_by(trials: Trials, rule: Rule) -> Iterator[None]:
+    """In this block, another rule judges."""
+    usual, trials.rule = trials.rule, rule
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from subgraph.reports import replay_command
+from subgraph.trials import pieces
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -143,6 +144,27 @@ def test_no_more_runs_look_than_the_search_may_make(tmp_path: Path) -> None:
     done = asked(tmp_path, "bisect", "Exp", 1e-3, "--max-trials", "3", "--repeat", "2")
     assert done.document["trials"] == 3
     assert done.code == 5 and "pieces" not in done.document, "Exp was not looked at"
+
+
+@pytest.mark.slow
+def test_kernels_get_their_part_of_the_runs(tmp_path: Path) -> None:
+    """What is never approximated came first and used up all: nothing was known of the others."""
+    steps = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
+    text = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {steps}").replace("Exp (p)", "Exp (t30)")
+    done = asked(tmp_path, "bisect", "Exp", 1e-3, "--max-trials", "24", "--repeat", "2", text=text, large=LARGE)
+    assert done.code == 0 and "1 Exp, up to 1.0e-03 of the scale; " in done.document["pieces"], done.out
+    assert "nodes were not looked at" in done.document["pieces"]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_was_not_looked_at_is_no_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine the time was used up before it, and the search by rounding alone called it wrong."""
+    monkeypatch.setattr(pieces, "MAX_SECONDS", -1.0)
+    monkeypatch.setattr(pieces, "MAX_WHOLE", -1)
+    done = asked(tmp_path, "bisect", "Exp", 1e-3)
+    assert (done.code, done.document["findings"]) == (0, []), done.out
+    assert done.document["pieces"] == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+    assert asked(tmp_path, "bisect", "Abs", 1e-3, "--force").code == 1
 
 
 @pytest.mark.slow
