@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph import project
-from subgraph.cases import layout, write_case
-from subgraph.cases.case import Case, ResultPlace
+from subgraph.cases import layout
 from subgraph.commands import Result, inside, log, options
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
@@ -19,6 +18,10 @@ from subgraph.runtime.inputs import OriginKind
 from subgraph.storage.file_kinds import Family, family_of
 from subgraph.system import quote
 from subgraph.text import big, clean, count
+
+if TYPE_CHECKING:
+    from subgraph.cases.case import Case, ResultPlace
+    from subgraph.cases.write_case import CaseRequest
 
 INCONCLUSIVE = 5
 MAX_NEWER = 6  # nodes that are listed
@@ -79,6 +82,9 @@ def cut(
       subcut --start stem/pad --end stem/pool --dry-run
       subcut -s block1/conv1 -e block1/add --format bin --dtype float16
     """
+    from subgraph.cases import write_case
+    from subgraph.cases.case import ResultPlace
+
     asked = Asked(project.load(), model, weights, inputs, runtime=runtime, result=replace(result, output=output))
     model_path = asked.model_path
     if not start and not end:
@@ -154,7 +160,7 @@ def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
     return (str(path), weights) if weights else (str(path),)
 
 
-def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> Result:
+def _plan(graph: Graph, request: CaseRequest, place: ResultPlace) -> Result:
     """The result of `--dry-run`: the region, and the folder that would be written."""
     from subgraph.graph.region import between
 

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from subgraph import results
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, inside, options, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
-from subgraph.drawing.svg import Marks
 from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.region import Region, between, of_nodes
@@ -143,7 +141,7 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -
 def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.page import page
-    from subgraph.drawing.svg import svg
+    from subgraph.drawing.svg import Marks, svg
     from subgraph.inspection.network import labelled
 
     if shown.hops and not shown.around:
@@ -222,6 +220,7 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     Raises:
         InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor of this model.
     """
+    from subgraph import results
     from subgraph.reports import is_proven, judged_tensors
 
     hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
@@ -247,7 +246,7 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
 def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.pair import matched, pieces
-    from subgraph.drawing.svg import beside
+    from subgraph.drawing.svg import Marks, beside
     from subgraph.inspection.network import network
 
     networks = network(one), network(other)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import fnmatch
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, command_line, inside, log, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.cases.case import Case
 
 
 @options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
@@ -44,6 +46,7 @@ def dump(
       subcut dump model.onnx --all -o dumps
       subcut dump model.onnx stem/pad 'block1/*'
     """
+    from subgraph.cases.case import ResultPlace
     from subgraph.cases.dump import DumpRequest
     from subgraph.cases.dump import dump as write_dump
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import plugins
-from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, command_line, options
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import known_layout
@@ -21,6 +20,7 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
+    from subgraph.cases.case import Case
     from subgraph.graph.graph import Graph
     from subgraph.recordings.dumps import DumpHints
 
@@ -75,6 +75,7 @@ def export(
       subcut export dumps -o int8 --dtype int8 --model quantized.onnx
       subcut export dumps -o device --tensor 'data=uint8:scale=0.02:zero=128'
     """
+    from subgraph.cases.case import ResultPlace
     from subgraph.graph.graph import load
     from subgraph.recordings.export import Forms, scales_in
     from subgraph.recordings.export import export as write_tensors

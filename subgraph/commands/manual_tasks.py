@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import system
-from subgraph.cases import case
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class OpenTask:
 def open_task(manual: ManualState, number: int) -> OpenTask:
     """An open task, with its folders and what is to come back."""
     from subgraph.bisection.manual import results, tasks
+    from subgraph.cases import case
     from subgraph.cases.layout import FROM_DEVICE
 
     task, folders = manual.task(number), tasks.folders_of(manual.todo, number)

@@ -10,13 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import plugins
-from subgraph.cases.find_case import require_no_loop
 from subgraph.cases.layout import PLAN_JSON, RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
-from subgraph.reports import can_render, rendered, renderer
-from subgraph.results import KNOWN, problem
 from subgraph.text import clean
 
 STDOUT = "-"
@@ -56,6 +53,7 @@ def report(
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
     """
     from subgraph.cases.evidence import pictures
+    from subgraph.reports import can_render, rendered, renderer
 
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
@@ -82,6 +80,8 @@ def report(
 
 
 def _document_of(run: Path) -> Path:
+    from subgraph.cases.find_case import require_no_loop
+
     if not run.is_dir():
         return run
     require_no_loop(run)
@@ -94,6 +94,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: no such file, not JSON, or a field is missing or wrong; names the field.
     """
+    from subgraph.results import KNOWN, problem
+
     hint = f"`subcut bisect` or `compare` writes a {RUN_JSON} into its folder"
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph import plugins, project, trust
-from subgraph.cases.case import MANIFEST
 from subgraph.cases.layout import INPUTS, MODEL
 from subgraph.commands import log
 from subgraph.commands.options import (
@@ -70,6 +69,8 @@ class Asked:
     @cached_property
     def case(self) -> Path | None:
         """The folder of the case that is named as the model; None where a file is named."""
+        from subgraph.cases.case import MANIFEST
+
         word = self.settings.get("model", self.model)
         if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is not a file
             return None

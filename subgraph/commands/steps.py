@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from subgraph.commands import OUTCOMES, log
-from subgraph.reports import percent
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
 
 def _outcome(step: Step) -> str:
     """`agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` where nothing was run."""
+    from subgraph.reports import percent
+
     answer = step.answer
     signature = f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
     share = answer.share_of_target
