@@ -72,8 +72,7 @@ def export(
 
     Examples:
       subcut export dumps -o fp16 --format bin --dtype float16
-      subcut export dumps -o int8 --dtype int8 --model quantized.onnx
-      subcut export dumps -o device --tensor 'data=uint8:scale=0.02:zero=128'
+      subcut export dumps -o device --tensor 'image=uint8:scale=0.03:zero=128'
     """
     from subgraph.cases.case import ResultPlace
     from subgraph.graph.graph import load
