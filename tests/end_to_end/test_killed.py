@@ -38,7 +38,9 @@ CONVERTER = """
     time.sleep(0.3)
     tempfile.mkdtemp()
     v = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64])] for n in "xy"]
-    onnx.save(helper.make_model(helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", *v)), sys.argv[2])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", *v)
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])  # that runtimes load
+    onnx.save(model, sys.argv[2])
     time.sleep(0.3)
 """
 

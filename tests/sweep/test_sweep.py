@@ -482,7 +482,7 @@ def runs(notes: Path) -> int:
         (("--criterion", "noize"), 2, "no criterion 'noize'"),
         (("--jobs", "0"), 2, "--jobs 0"),
         (("--timeout", "0"), 2, "--timeout 0"),
-        (("--csv", "nowhere/t.csv"), 1, "no folder nowhere"),
+        (("--csv", "nowhere/t.csv"), 74, "no folder nowhere"),
         (("model.onnx",), 2, "extra argument"),
     ],
 )
