@@ -161,34 +161,34 @@ class Worker:
             SubcutError: the error that the child reports. WorkerDied: there is no reply. BackendError: the runtime, or
                 what it has started, says that a disk is full: that tells nothing about it.
         """
-        try:
-            return self._exchange(read, do, **arguments)
-        except (ModelError, WorkerDied) as e:
-            if not any(map(DISK_FULL.search, (e.what, *self.last_lines()))):
-                raise
-            hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
-            raise BackendError(f"a disk that the runtime writes to is full: {e.what}", hint) from e
+        with self._request_lock:  # the pipes are closed by whoever has it
+            try:
+                return self._exchange(read, do, **arguments)
+            except (ModelError, WorkerDied) as e:
+                if not any(map(DISK_FULL.search, (e.what, *self.last_lines()))):
+                    raise
+                hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
+                raise BackendError(f"a disk that the runtime writes to is full: {e.what}", hint) from e
 
     def _exchange(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
-        with self._request_lock:
-            if self._ended or self._pending:
-                raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))
-            self._read_stderr()
-            self._printed.clear()
-            request = json.dumps({"do": do, **arguments}).encode() + b"\n"
-            self._pending = True  # before it is sent: Ctrl-C may come at once
-            self._pipes.send(request)
-            if self._starting:
-                self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
-                self._starting = False
-            reply = self._receive_reply(do, self.timeout, lambda found: _error(found) or read(found))
-            self._pending = False
-            if not isinstance(reply, SubcutError):
-                return reply
-            error = reply
-            if isinstance(error, WorkerDied):  # a process that the child started; what it printed arrived here
-                error.process = process_end(self.last_lines()) | error.process
-            raise error
+        if self._ended or self._pending:
+            raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))
+        self._read_stderr()
+        self._printed.clear()
+        request = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        self._pending = True  # before it is sent: Ctrl-C may come at once
+        self._pipes.send(request)
+        if self._starting:
+            self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
+            self._starting = False
+        reply = self._receive_reply(do, self.timeout, lambda found: _error(found) or read(found))
+        self._pending = False
+        if not isinstance(reply, SubcutError):
+            return reply
+        error = reply
+        if isinstance(error, WorkerDied):  # a process that the child started; what it printed arrived here
+            error.process = process_end(self.last_lines()) | error.process
+        raise error
 
     def _receive_reply(self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]) -> T:
         """What `read` makes of the next reply, which must be the child's own and of the right shape."""
