@@ -267,7 +267,9 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         seconds=round(time.monotonic() - began, 3),
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
-        weights=stored_bytes(planner.trials.graph, planner.how(found.levels)) if found and own_model else None,
+        weights=stored_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
+        if found and own_model
+        else None,
         run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
         sensitivity=[PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())],

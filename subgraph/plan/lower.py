@@ -21,7 +21,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.opsets import opset_of
 from subgraph.graph.walk import assign, captured_names, rename
-from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Form, Lowering, Quantized, Read, Rounded
+from subgraph.plan.places import FLOAT, OUTPUT, Dynamic, Form, Lowering, Quantized, Read, Rounded, Twin
 from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.types import Array
 
@@ -217,13 +217,16 @@ class _Drafting:
             assign(part, [value for value in part if value.name not in gone])
 
 
-def stored_bytes(graph: Graph, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
-    """Bytes of the float weights, by whether they are stored in less: "low" and "float"."""
-    low = {name for _, name in how if name}
-    low |= {graph.nodes[i].input[k] for (i, _), form in how.items() if isinstance(form, Rounded) for k in form.inputs}
-    sizes = {"low": 0, "float": 0}
+def stored_bytes(graph: Graph, twin: Twin, how: Mapping[Read, Lowering]) -> Mapping[str, int]:
+    """Bytes of the float weights: "low" as the twin stores them, "between" in a gear above that, and "float"."""
+    stored: dict[str, str] = {}
+    for (i, name), form in how.items():
+        names = [graph.nodes[i].input[k] for k in form.inputs] if isinstance(form, Rounded) else [name]
+        is_low = twin.forms.get(name) == form if name else twin.rounded.get(i) == form
+        stored |= {n: "low" if is_low else "between" for n in names if stored.get(n) != "between"}
+    sizes = {"low": 0, "between": 0, "float": 0}
     for name in dict.fromkeys(n for names in graph.reads for n in names):
         weight = graph.constant(name)
         if weight is not None and weight.data_type == FLOAT:
-            sizes["low" if name in low else "float"] += protobuf.nbytes(weight)
+            sizes[stored.get(name, "float")] += protobuf.nbytes(weight)
     return sizes

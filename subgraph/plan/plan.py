@@ -148,9 +148,6 @@ class Planner:
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
-        reads = [f"{i} {name} {self._level_of(form)}" for (i, name), form in self.how(levels).items()]
-        kept = sorted(levels) if self.twin.by_command else []
-        key = digest(self._identity, kept, sorted(reads))
 
         def anew(into: Path) -> RunResult:
             if self.is_over():
@@ -158,7 +155,13 @@ class Planner:
             with self.trials.temporary_folder() as folder:
                 return self.trials.workers.run(self._job(levels, folder, into))
 
-        return load_or_run(self.trials.store, [key], anew)[0]
+        return load_or_run(self.trials.store, [self.key_of(levels)], anew)[0]
+
+    def key_of(self, levels: Levels) -> str:
+        """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
+        reads = [f"{i} {name} {self._level_of(form)}" for (i, name), form in self.how(levels).items()]
+        kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
+        return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
         """Is the time that the user gave used up?"""

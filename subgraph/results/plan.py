@@ -87,7 +87,7 @@ class PlanDocument:
         minimal: each kept place was lowered again, with the others kept, and refused. proven: how many of them were.
         runs: models that were asked about. tried: these, in the order of how many places they keep.
         sensitivity: of each place that was lowered alone, in the order of the model.
-        weights: bytes of weights, "low" and "float".
+        weights: bytes of weights: "low", "between" in a gear above that, "float".
         model: the written model; None where a command of the user's lowers it. lists: by tool, the file that it takes.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
+from subgraph.plan.places import Unit, by_command
 from subgraph.plan.plan import Planner, distance
+from subgraph.plan.score import ByCriterion
+from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
@@ -74,7 +79,11 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
         and document["proven"] == 1
         and document["says"] == "right with 1 of 6 places in float: second"
     )
-    assert document["kept"][0]["tensors"] == ["r", "v"] and document["weights"] == {"low": 768, "float": 1024}
+    assert document["kept"][0]["tensors"] == ["r", "v"] and document["weights"] == {
+        "low": 768,
+        "between": 0,
+        "float": 1024,
+    }
     refused = [t for t in document["tried"] if t["kept"] == 0]
     assert refused and not refused[0]["accepted"]
     lists = {name: (place / file).read_text() for name, file in document["lists"].items()}
@@ -180,6 +189,10 @@ def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Pat
     assert document["model"] is document["weights"] is None
     assert (tmp_path / document["lists"]["names"]).read_text() == "second\n"
     assert subcut("compare", model, *words, cwd=tmp_path).code == 1
+    by_operator = subcut("plan", model, *words, "--unit", "operator", cwd=tmp_path).document
+    assert [k["name"] for k in by_operator["kept"]] == [
+        "MatMul"
+    ]  # its places have the numbers of nodes, not their runs
     done = subcut("plan", model, *words, "--to", "int8", cwd=tmp_path)
     assert done.code == 2 and "which lower precision?" in done.document["error"]["what"]
 
@@ -273,6 +286,19 @@ def test_an_old_opset_is_converted_and_said(place: Path) -> None:
     onnx.save(model, place / "old" / "m.onnx")
     done = subcut("plan", "old/m.onnx", "-i", "samples", "-c", EXACT, "--to", "int8", "--json", cwd=place)
     assert done.code == 0 and "was converted to a newer opset; its outputs are the same" in done.err, done
+
+
+def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
+    """Place 0 is a node, or all nodes of an operator: a run of one was taken for the other's."""
+    graph = load(place / "m.onnx").prepare()
+    key, values = SimpleNamespace(text="board"), SimpleNamespace(records=[])
+    trials: Any = SimpleNamespace(graph=graph, candidate_model=None, values=values, candidate_key=key)
+    twin, acceptance = by_command(graph, Precision.INT8), ByCriterion(trials)
+    node, operator = (Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR))
+    assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
+    assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
+    assert node.key_of({0: 1}) != operator.key_of({0: 1}) and node.key_of({}) == operator.key_of({})
+    assert node.key_of({0: 1, 2: 1, 4: 1}) == operator.key_of({0: 1})
 
 
 def test_distance() -> None:

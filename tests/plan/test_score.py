@@ -103,6 +103,7 @@ def test_iou() -> None:
     assert score("iou", [mask], labels([[[1, 1], [0, 0]]])) == pytest.approx(1 / 3)
     assert score("iou", [[[2, -3], [1, -1]]], truth([[[2, -3], [-1, -1]]])) == 0.5  # logits
     assert score("iou", [[[0, 0.1]]], truth([[[0, 0.2]]])) == 1  # both are empty
+    assert score("iou", [[[-0.01, 0.1]]], truth([[[0.9, 0.2]]])) == 0  # a quantized probability is no logit
     assert score("iou", [[[np.nan, 1]]], labels([[0, 1]])) == 0
 
 

@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+LOGIT = -0.5  # no probability is as low, however coarsely it is quantized
+
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first output: what is above one half, or above 0 where there are values below it (logits).
+    """Of the first output: what is above one half; above 0 where the float model, or with labels the outputs, hold
+    logits, values far below 0.
 
     Two empty masks are equal; where a value is NaN, nothing is right.
     """
     name = next(iter(outputs[0]))
     found = [np.asarray(given[name], np.float64) for given in outputs]
     wanted = [np.asarray(true.get("label", true.get(name)), np.float64) for true in truth]
-    limit = 0.0 if any(np.nanmin(a, initial=0) < 0 for a in (*found, *wanted)) else 0.5
+    judged = found if "label" in truth[0] else wanted  # a quantized probability may be a little below 0
+    limit = 0.0 if any(np.nanmin(a, initial=0) < LOGIT for a in judged) else 0.5
     shares = []
     for a, b in zip(found, wanted, strict=True):
         is_label = set(np.unique(b).tolist()) <= {0.0, 1.0}
