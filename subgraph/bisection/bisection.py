@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ class BisectionOptions:
         within: `A..B`, only the nodes between these two are suspects; "" for all.
         command: the user's command line, for reports. notes: for the reader of the report.
         force: may another result be replaced?
-        hints: by index of a node, how many times as likely as others it is guilty; it is searched earlier.
+        hints: by index of a node, how many times as likely as others it is guilty; it is searched earlier;
+            asked once the whole disagrees.
         body: the body that the model is, "" for a model of its own.
     """
 
@@ -79,7 +80,7 @@ class BisectionOptions:
     command: str = ""
     notes: tuple[str, ...] = ()
     force: bool = False
-    hints: Mapping[int, float] = field(default_factory=dict)
+    hints: Callable[[], Mapping[int, float]] = dict
     body: str = ""
 
     @property
@@ -355,7 +356,7 @@ class Bisection:
             runs.require(1)
             with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
                 log.info("inside %s, %s: %d nodes", clean(known.body), asked, len(trials.graph.nodes))
-                options = replace(self.options, setup=setup, limits=limits, within="", hints={}, body=known.body)
+                options = replace(self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body)
                 inner = Bisection(trials, options)
                 try:
                     for _ in inner:

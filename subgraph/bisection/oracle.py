@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -61,7 +61,7 @@ class NodeOracle:
     workers: int = 1
     failed: dict[tuple[int, ...], RunResult] = field(default_factory=dict)
     nondeterministic: dict[tuple[int, ...], set[str]] = field(default_factory=dict)
-    hints: Mapping[int, float] = field(default_factory=dict)
+    hints: Callable[[], Mapping[int, float]] = dict
     _first: dict[tuple[QueryKind, tuple[int, ...]], RunResult] = field(default_factory=dict)
     _targets: dict[Items, Target] = field(default_factory=dict)
 
@@ -114,10 +114,13 @@ class NodeOracle:
         """
         ops = self.trials.graph.ops
         labels = [tuple(ops[i] for i in group) for group in self.groups]
-        weights = [max(self.hints.get(i, 1.0) for i in group) for group in self.groups]
         settings = replace(settings or Settings(), expect=self.expect)
         with self.ahead:
-            return (yield from search(self.parents, self, settings, weights=weights, labels=labels))
+            return (yield from search(self.parents, self, settings, weights=self._weights, labels=labels))
+
+    def _weights(self) -> Sequence[float]:
+        hints = self.hints()
+        return [max(hints.get(i, 1.0) for i in group) for group in self.groups]
 
     def expect(self, ahead: Ahead) -> None:
         """Begin a search: `ahead` tells which runs it is likely to need."""

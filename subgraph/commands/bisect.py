@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,7 +135,8 @@ def opened(
         command = command_line()
         if limits.max_time is not None:
             limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS))
-        plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
+        hints = cache(partial(node_weights, graph, weights))
+        plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
         yield Bisection(trials, plan)
 
 

@@ -8,6 +8,7 @@ loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A req
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -74,7 +75,8 @@ def _extension(folder: Path) -> Any:
     """onnx's extension without its package; with it, where it does not load alone."""
     if EXTENSION in sys.modules:
         return sys.modules[EXTENSION]
-    files = sorted(folder.glob("onnx_cpp2py_export*"))
+    names = (f"{EXTENSION.rpartition('.')[2]}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    files = [folder / name for name in names if (folder / name).is_file()]  # beside it lies a folder of stubs
     spec = importlib.util.spec_from_file_location(EXTENSION, files[0]) if files else None
     if spec is None or spec.loader is None:
         sys.path.append(str(folder.parent))

@@ -28,7 +28,7 @@ class Job:
     Attributes:
         feeds: per sample, its inputs, with absolute paths. outputs: names of the tensors that are wanted.
         into: the folder that these are written into.
-        fresh: in a process that has run nothing before, and ends after this.
+        fresh: in a process that has run nothing before.
         options: of the backend's `load`; None for those of the candidate.
         passes: how many times all samples are run, one pass behind the other, in the one session.
     """

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 from subgraph import plugins
@@ -139,7 +140,7 @@ class Workers:
         """
         if not plugins.defines("backends", self.candidate.backend, "tensors"):
             return None
-        with self.borrow() as worker:
+        with self.borrow(loads=1) as worker:
             return frozenset(worker.names("tensors", model, self.candidate.options))
 
     def run(self, job: Job) -> RunResult:
@@ -193,20 +194,21 @@ class Workers:
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
-        """A worker for this block, which loads `loads` models in it; `fresh`: a new process that ends with the block.
+        """A worker for this block, which loads `loads` models in it; `fresh`: one that has loaded none so far.
 
         Raises:
             WorkerDied: the workers were closed, before or in the block; a verdict made in it would mean nothing.
         """
         if self._closed:
             raise stopped()
-        worker, loaded = (self._start(), 0) if fresh else self._take()
+        worker, loaded = self._take(fresh)
         worker.deadline = self.deadline
         try:
             with ended_by_cancel(worker.close):
                 yield worker
         finally:
-            if fresh or not worker.alive or loaded + loads >= RECYCLE or self._closed:
+            enough = fresh and self._spare  # no more stay than runs at once need: each may hold memory
+            if enough or not worker.alive or loaded + loads >= RECYCLE or self._closed:
                 self._end(worker)
             else:
                 self._put(worker, loaded + loads)
@@ -222,16 +224,22 @@ class Workers:
         worker.close()
         raise stopped()
 
-    def _take(self) -> tuple[Worker, int]:
-        while True:
-            with self._lock:
-                if not self._spare:
-                    break
-                worker, loaded = self._spare.pop()
-            if worker.alive:  # the system may have ended it meanwhile
-                return worker, loaded
-            self._end(worker)
+    def _take(self, fresh: bool) -> tuple[Worker, int]:
+        while (spare := self._spare_one(fresh)) is not None:
+            if spare[0].alive:  # the system may have ended it meanwhile
+                return spare
+            self._end(spare[0])
         return self._start(), 0
+
+    def _spare_one(self, fresh: bool) -> tuple[Worker, int] | None:
+        """A spare worker that has loaded nothing, if it is to be `fresh`, else the one that has loaded most; None
+        where there is none."""
+        with self._lock:
+            fit = [spare for spare in self._spare if not (fresh and spare[1])]
+            found = max(fit, key=itemgetter(1), default=None)
+            if found:
+                self._spare.remove(found)
+            return found
 
     def _put(self, worker: Worker, loaded: int) -> None:
         with self._lock:

@@ -136,7 +136,7 @@ class SearchState:
 
     oracle: Oracle
     parents: Sequence[Sequence[int]]
-    prior: Sequence[float]
+    prior: Callable[[], Sequence[float]]
     settings: Settings = field(default_factory=Settings)
     labels: Sequence[Hashable] | None = None
     whole: Baseline = field(default_factory=Baseline)

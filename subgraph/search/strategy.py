@@ -9,7 +9,7 @@ answers; it takes the same path. It changes its mind in the same way: it starts 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -34,14 +34,14 @@ def search(
     oracle: Oracle,
     settings: Settings | None = None,
     *,
-    weights: Sequence[float] | None = None,
+    weights: Callable[[], Sequence[float]] | None = None,
     labels: Sequence[Hashable] | None = None,
 ) -> Steps[Findings]:
     """Narrow "the whole disagrees" to 1-minimal regions of a DAG.
 
     Args:
         parents: the items that each item 0 … n−1 reads; all of them come earlier.
-        weights: how likely each item is guilty, in any unit; None: all equally.
+        weights: how likely each item is guilty, in any unit; asked once the whole disagrees. None: all equally.
         labels: the kind of each item; a guilty item makes others of its kind likelier.
 
     Yields a Step per answer, returns the Findings. The same answers give the same path.
@@ -53,7 +53,7 @@ def search(
     """
     order.require_topological(parents)
     settings, n = settings or Settings(), len(parents)
-    prior = [1.0] * n if weights is None else list(map(float, weights))
+    prior = weights or partial(_alike, n)
 
     def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
         state = SearchState(oracle, parents, prior, settings, labels, estimated_runs=n.bit_length() + 4)
@@ -64,6 +64,10 @@ def search(
         unlimited = replace(settings, max_trials=None, max_time=None)
         settings.expect(Lookahead(partial(begin, unlimited), state.answers_sent).wanted)
     return state.run(narrowing)
+
+
+def _alike(n: int) -> list[float]:
+    return [1.0] * n
 
 
 def _narrow(state: SearchState) -> Search[Findings]:
@@ -81,7 +85,7 @@ def _narrow(state: SearchState) -> Search[Findings]:
                     often = f"{state.whole.failed} of {state.whole.runs} runs"
                     stopped = f"the whole failed in {often}: too rarely to narrow it down, or the candidate changed"
                     break
-                state.target, state.signature, state.weights = (), whole.signature, list(state.prior)
+                state.target, state.signature, state.weights = (), whole.signature, list(state.prior())
                 progress = Progress(state, scope, scope)
                 try:
                     yield from _search_scope(progress)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from subgraph.comparison import ROUNDING_ALONE, STEPS
 from subgraph.comparison.criteria import Rule
@@ -28,6 +29,7 @@ from subgraph.graph.region import Region, above_until
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
 from subgraph.text import count
+from subgraph.trials.pooled_runs import pooled_results
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NOTHING, Judgement, Status
 
@@ -36,23 +38,49 @@ USUAL = "noise"
 APPROXIMATED = frozenset(
     "AveragePool Conv ConvTranspose Erf Exp GRU Gelu GlobalAveragePool LSTM Sigmoid Softmax Tanh".split()
 )
+POOL = 256  # regions that are cut before the candidate runs them, in as few pools as hold them
 MAX_SECONDS, MAX_WHOLE = 60.0, 10  # that looking takes: the longer of a time, and of so many runs of the whole
 
+Judged = TypeVar("Judged")
 
-def results(
-    trials: Trials, regions: Iterable[Region], most: float = math.inf, part: float = 1.0
-) -> Iterator[RunResult | None]:
-    """What the candidate makes of each region alone; None where it was not asked: for want of time, or because `most`
-    new runs were made. `part`: of the time that looking may take."""
+
+def judged(
+    trials: Trials,
+    regions: Sequence[Region],
+    judge: Callable[[Region, RunResult], Judged],
+    enough: Callable[[Judged], bool],
+    most: float = math.inf,
+    part: float = 1.0,
+) -> Iterator[Judged | None]:
+    """What is said of each region: as one of a pool where that is `enough`, else alone. None where the candidate was
+    not asked: for want of time, or because `most` new runs were made. `part`: of the time that looking may take."""
     whole = trials.verdict(trials.whole())
     end = time.monotonic() + part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
+    end = min(end, trials.workers.deadline)
     most += trials.extra_runs
-    for region in regions:
-        try:
-            over = time.monotonic() > end or trials.extra_runs >= most
-            yield None if over else trials.run_extra(region)
-        except (ModelError, OutOfTime):
-            yield None
+
+    def over() -> bool:
+        return time.monotonic() > end or trials.extra_runs >= most
+
+    for first in range(0, len(regions), POOL):
+        some = regions[first : first + POOL]
+        pooled = _pooled(trials, some) if len(some) > 1 and trials.pools and not over() else [None] * len(some)
+        for region, result in zip(some, pooled, strict=True):
+            try:
+                found = judge(region, result) if result else None
+                if found is None or not enough(found):
+                    found = None if over() else judge(region, trials.run_extra(region))
+                yield found
+            except (ModelError, OutOfTime):
+                yield None
+
+
+def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | None]:
+    """The result of each region in its pool, where it has one."""
+    try:
+        return pooled_results(trials, regions)
+    except (ModelError, OutOfTime):
+        return [None] * len(regions)
 
 
 # ------------------------------------------------------------------------------------------------ approximate kernels
@@ -71,10 +99,15 @@ def allows_approximations(trials: Trials) -> bool:
 def is_approximate(trials: Trials, region: Region) -> bool:
     """Does a region agree, but not by rounding alone?"""
     result = trials.run(region)
-    if trials.verdict_of(region, result).status is not Status.AGREE:
+    if not agrees(trials, region, result):
         return False
     with by_rounding_alone(trials):
         return trials.verdict_of(region, result).status is Status.FAIL
+
+
+def agrees(trials: Trials, region: Region, result: RunResult) -> bool:
+    """Does what the candidate made of a region agree?"""
+    return trials.verdict_of(region, result).status is Status.AGREE
 
 
 @contextmanager
@@ -153,10 +186,8 @@ def between_quantizers(trials: Trials) -> BetweenQuantizers | None:
         return None
     amplified = max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown)
     regions = _pieces(trials)
-    statuses = [
-        trials.verdict_of(region, result).status if result else Status.UNRESOLVED
-        for region, result in zip(regions, results(trials, regions), strict=True)
-    ]
+    verdicts = judged(trials, regions, trials.verdict_of, lambda verdict: verdict.status is Status.AGREE)
+    statuses = [verdict.status if verdict else Status.UNRESOLVED for verdict in verdicts]
     off = tuple(region for region, status in zip(regions, statuses, strict=True) if status is Status.FAIL)
     return BetweenQuantizers(off, statuses.count(Status.UNRESOLVED), min(amplified, 1.0))
 

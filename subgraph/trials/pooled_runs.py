@@ -38,14 +38,25 @@ def pooled_verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict |
 
     Raises: as `verdicts`.
     """
+    return [
+        replace(trials.verdict_of(region, result), pooled=True) if result else None
+        for region, result in zip(regions, pooled_results(trials, regions), strict=True)
+    ]
+
+
+def pooled_results(trials: Trials, regions: Sequence[Region]) -> list[RunResult | None]:
+    """What the candidate makes of each region in its pool; None for regions that need several cuts.
+
+    Raises: as `verdicts`.
+    """
     trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
     groups = [(region, trials.sample_groups(region)) for region in regions]
     cuts = [trials.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
-    found: dict[tuple[int, ...], Verdict] = {}
+    found: dict[tuple[int, ...], RunResult] = {}
     memory = trials.workers.memory
-    for some in partition(cuts, most_bytes=memory and memory // POOL_PART):
+    for some in partition(cuts, most_bytes=memory and memory // POOL_PART) if cuts else ():
         for cut, result in zip(some, _run_pool(trials, merge_cuts(some)), strict=True):
-            found[cut.region.nodes] = replace(trials.verdict_of(cut.region, result), pooled=True)
+            found[cut.region.nodes] = result
     return [found.get(region.nodes) for region in regions]
 
 
@@ -54,6 +65,8 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     records = trials.values.records
     key = digest("pool/1", [trials.key(cut.region, records) for cut in merged.pieces])
     result, _ = load_or_run(trials.store, [key], partial(_run_model, trials, merged))
+    if not result.stored:
+        trials.extra_runs += 1
     if result.failure:
         return [result] * len(merged.pieces)
     build, run, others = result.build / len(merged.pieces), result.run / len(merged.pieces), ((),) * len(records)

@@ -126,10 +126,20 @@ class Trials(ReferenceModel):
 
     @property
     def multi(self) -> bool:
-        """Does the candidate take several disconnected cuts in one model? Only plain ones can be merged."""
-        if self.candidate_model or self.as_loop or self.nth_run > 1:
-            return False
-        return bool(self.about.multi if self.candidate.multi is None else self.candidate.multi)
+        """Does the candidate take several disconnected cuts in one model?"""
+        declared = self.candidate.multi
+        return self._plain and bool(self.about.multi if declared is None else declared)
+
+    @property
+    def pools(self) -> bool:
+        """As `multi`, or is it a runtime of ours, which is likely to? Code of a user's may go by the names of nodes."""
+        of_user = self.candidate.runs_commands or self.candidate.script or self.run_by_hand
+        return self.multi or (self._plain and self.candidate.multi is None and not of_user)
+
+    @property
+    def _plain(self) -> bool:
+        """Is a cut given to the candidate as it is? Only such can be merged."""
+        return not (self.candidate_model or self.as_loop or self.nth_run > 1)
 
     @property
     def comparable(self) -> Collection[str] | None:

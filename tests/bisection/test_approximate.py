@@ -34,17 +34,19 @@ def load(model, options):
     return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
 """
 LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q, large) }"
-
-
+STEPS = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
+MANY = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {STEPS}").replace("Exp (p)", "Exp (t30)")
 LARGE = np.full((4, 16), 40, np.float32)  # beside which what is off by per cents is off by per mille
 
 
-def asked(folder: Path, command: str, op: str, off: float, *more: str, text: str = LINE, **weights: Any) -> Done:
+def asked(
+    folder: Path, command: str, op: str, off: float, *more: str, text: str = LINE, spec: str = "", **weights: Any
+) -> Done:
     made = text_models.model(text, **(weights or {"large": LARGE}))
     (folder / "m.onnx").write_bytes(made.SerializeToString())
     (folder / "off.py").write_text(OFF, encoding="utf-8")
     np.save(folder / "x.npy", np.random.default_rng(0).uniform(-1, 1, (4, 16)).astype(np.float32))
-    words = ("-i", "x.npy", "-c", f"off.py:op={op},off={off}", "--trust", "--json")
+    words = ("-i", "x.npy", "-c", spec or f"off.py:op={op},off={off}", "--trust", "--json")
     return subcut(command, "m.onnx", *words, *more, cwd=folder)
 
 
@@ -149,11 +151,32 @@ def test_no_more_runs_look_than_the_search_may_make(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kernels_get_their_part_of_the_runs(tmp_path: Path) -> None:
     """What is never approximated came first and used up all: nothing was known of the others."""
-    steps = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
-    text = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {steps}").replace("Exp (p)", "Exp (t30)")
-    done = asked(tmp_path, "bisect", "Exp", 1e-3, "--max-trials", "24", "--repeat", "2", text=text, large=LARGE)
+    done = asked(tmp_path, "bisect", "Exp", 1e-3, "--max-trials", "24", "--repeat", "2", text=MANY, large=LARGE)
     assert done.code == 0 and "1 Exp, up to 1.0e-03 of the scale; " in done.document["pieces"], done.out
     assert "nodes were not looked at" in done.document["pieces"]
+
+
+POOLED = """
+[candidates.pooled]
+spec = "off.py:op=%s,off=%g"
+multi = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "off", "nodes"), [("Exp", 1e-3, []), pytest.param("Trilu", 1e-3, [["t"]], marks=pytest.mark.slow)]
+)
+def test_nodes_are_looked_at_in_one_model_where_that_can_be(
+    op: str, off: float, nodes: list[list[str]], tmp_path: Path
+) -> None:
+    """31 nodes took 31 runs. One that is off in the pool is run alone, and searched for."""
+    (tmp_path / "subcut.toml").write_text(POOLED % (op, off), encoding="utf-8")
+    text = MANY.replace("Add (q, large)", "Add (r, large)").replace("[c]", "[t] r = Trilu (q) [c]")
+    done = asked(tmp_path, "bisect", op, off, "--repeat", "1", text=text, spec="pooled", large=LARGE)
+    assert [f["nodes"] for f in done.document["findings"]] == nodes, done.out
+    if not nodes:
+        assert done.document["pieces"] == "within approximate kernels (1 Exp, up to 1.0e-03 of the scale)"
+        assert done.document["runs"]["explain"] == 2, "one pool, and Exp"
 
 
 @pytest.mark.slow

@@ -117,6 +117,17 @@ def test_each_call_has_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
             assert seconds <= child.rlimit(psutil.RLIMIT_CPU)[0] <= used + seconds + 2
 
 
+@pytest.mark.posix("it reads what the process has mapped")
+def test_onnx_is_loaded_without_its_package() -> None:
+    """The folder of stubs beside the extension was taken for it: each command loaded numpy once more, for 0.4 s."""
+    with OnnxProcess(Path("m.onnx")) as process:
+        process.infer_shapes(text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }"))
+        assert process._child is not None
+        mapped = [Path(m.path).name for m in psutil.Process(process._child.process.pid).memory_maps()]
+    assert any(name.startswith("onnx_cpp2py_export") for name in mapped)
+    assert not any(name.startswith("_multiarray_umath") for name in mapped), "numpy"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "number"),

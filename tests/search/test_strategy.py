@@ -350,8 +350,8 @@ def test_a_whole_that_agrees_is_repeated_while_that_costs_little(seconds: float,
 def test_a_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() -> None:
     s = faulty(chain(256), {77})
     plain = run(s).findings.counts.total()
-    right = run(s, weights=[1000.0 if i == 77 else 1.0 for i in range(256)])
-    wrong = run(s, weights=[0.0 if i == 77 else 1.0 for i in range(256)])
+    right = run(s, weights=lambda: [1000.0 if i == 77 else 1.0 for i in range(256)])
+    wrong = run(s, weights=lambda: [0.0 if i == 77 else 1.0 for i in range(256)])
     assert found(right) == found(wrong) == [(77,)]
     assert right.findings.counts.total() < plain
 

@@ -183,7 +183,8 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
         sites.value_shaped.update(makes)
     data = reads - {node.input[k] for k in parameter_positions(node)}
     # what is made of steps, or is such, is computed in real numbers
-    if op in QUANTIZERS or op == "DequantizeLinear" or not (sites.noisy | sites.behind_steps).isdisjoint(data):
+    inexact = not sites.noisy.isdisjoint(data) or not sites.behind_steps.isdisjoint(data)
+    if op in QUANTIZERS or op == "DequantizeLinear" or inexact:
         _classify(graph, i, inner, sites)
 
 
