@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UnknownName, UsageError
-from subgraph.text import clean, is_text, nearest
+from subgraph.text import clean, is_text, nearest, split_signature
 
 RANDOM_WEIGHTS = re.compile(r"random(?::([0-9]{1,9}))?")  # of `--weights`, in place of a file: drawn from a seed
 log = logging.getLogger("subcut")
@@ -264,7 +264,7 @@ def _existing(path: Path, named_by: str) -> Path:
     if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder
         inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
         raise UsageError(f"{path} is a folder{named_by}", f"name the .onnx file in it{inside and ': ' + inside}")
-    if not os.path.exists(path):  # noqa: PTH110 - and no file
+    if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110 - and no file
         beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside))
     return path

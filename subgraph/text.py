@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
@@ -58,6 +59,12 @@ def behind_colon(spec: str) -> tuple[str, str, str]:
     drive = 2 if re.match(r"[A-Za-z]:[\\/]", spec) else 0
     head, colon, rest = spec[drive:].partition(":")
     return spec[:drive] + head, colon, rest
+
+
+def split_signature(path: Path) -> tuple[Path, str]:
+    """(FILE, SIGNATURE) of `FILE.tflite:SIGNATURE`; (path, "") of another."""
+    file, suffix, signature = str(path).rpartition(".tflite:")
+    return (Path(f"{file}.tflite"), signature) if suffix and signature else (path, "")
 
 
 def cell(text: str) -> str:

@@ -14,7 +14,7 @@ from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.text import clean, count
+from subgraph.text import clean, count, split_signature
 
 if TYPE_CHECKING:
     from subgraph.cases.case import Case
@@ -51,7 +51,7 @@ def dump(
     from subgraph.cases.dump import dump as write_dump
 
     words = list(names or [])
-    if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
+    if model and not model.endswith(".onnx") and not os.path.exists(split_signature(Path(model))[0]):  # noqa: PTH110
         words, model = [model, *words], None
     asked = Asked(model=model, weights=weights, inputs=inputs, runtime=runtime, result=result)
     with asked.reference() as reference:

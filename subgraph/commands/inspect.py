@@ -20,7 +20,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.storage.tensors import shape_text
-from subgraph.text import big, clean, clean_lines, count, shorten
+from subgraph.text import big, clean, clean_lines, count, shorten, split_signature
 
 if TYPE_CHECKING:
     from subgraph.inspection.describe import (
@@ -133,7 +133,7 @@ def _describe(
 
 def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
     """Model and node. A single word that is not a file is a node, if a model is found without it."""
-    if model is None or node is not None or model.endswith(".onnx") or Path(model).exists():
+    if model is None or node is not None or model.endswith(".onnx") or split_signature(Path(model))[0].exists():
         return model, node
     try:
         project.find_model(None, settings)
@@ -166,6 +166,7 @@ def _head(document: InspectDocument) -> Iterable[str]:
     opsets = ", ".join(f"{clean(domain)} {version}" for domain, version in m.opsets.items()) or "none"
     words = [size, f"IR {m.ir_version}", f"opset {opsets.removeprefix('ai.onnx ')}"]
     words += [f"by {clean(m.producer)}"] if m.producer else []
+    words += [f"signature {clean(m.metadata['tflite_signature'])}"] if "tflite_signature" in m.metadata else []
     yield f"{clean(Path(m.path).name)}   {' · '.join(words)}"
 
 

@@ -32,7 +32,7 @@ from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite, recognise_folder
-from subgraph.text import clean
+from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
             "--map goes with --candidate-model or --recorded", "it says which tensor there is which of MODEL's"
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
-        if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is not a file
+        if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113 - a name may be too long
             raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 

@@ -10,7 +10,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
-from subgraph.text import clean
+from subgraph.text import clean, split_signature
 
 FORMATS = {Family.ONNX_JSON: "json", Family.ONNX_TEXT: "onnxtxt", Family.ONNX_TEXTPROTO: "textproto"}  # of onnx.load
 
@@ -18,8 +18,8 @@ FORMATS = {Family.ONNX_JSON: "json", Family.ONNX_TEXT: "onnxtxt", Family.ONNX_TE
 def load(
     path: str | Path | Any, weights: str | None = None, *, args: Sequence[Any] | None = None, trust: bool = False
 ) -> Graph:
-    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite, or PyTorch's `.pt2`. Large
-    weights stay on disk.
+    """Index a model file: ONNX, also as text, Caffe's prototxt, TensorFlow Lite (`model.tflite:SIGNATURE` of one that
+    has several), or PyTorch's `.pt2`. Large weights stay on disk.
 
     `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
     the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
@@ -61,7 +61,7 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     if family is Family.TFLITE:
         from subgraph.origins.tflite import files
 
-        return files.to_onnx(path)
+        return files.to_onnx(*split_signature(path))
     if family in FORMATS:
         from subgraph.origins import onnx_text
 

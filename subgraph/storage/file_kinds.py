@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from subgraph import system
+from subgraph.text import split_signature
 
 HEAD = 4096  # bytes of the file that are looked at
 MAX_PICKLE = 16 << 20  # bytes of a data.pkl that is looked through
@@ -178,7 +179,7 @@ def family_of(path: Path) -> Family | None:
     """
     if path.suffix.lower() in CAFFE_SUFFIXES:
         return Family.CAFFE
-    head = _head(path)
+    head = _head(split_signature(path)[0])
     if head[4:8] == b"TFL3":
         return Family.TFLITE
     kind = recognise(path, head) if head and path.suffix.lower() != ".onnx" else None

@@ -1,6 +1,6 @@
-"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT`.
+"""The child's half of `files`: `python -m subgraph.origins.tflite.child read|write IN OUT SIGNATURE`.
 
-`read`: a .tflite → ONNX; `write`: back. It says how it went as JSON.
+`read`: a .tflite, of several signatures the one named → ONNX; `write`: back. It says how it went as JSON.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 
-DONE, REFUSED, DAMAGED, UNWRITTEN = "done", "refused", "damaged", "unwritten"  # how it went
+DONE, REFUSED, UNNAMED, DAMAGED, UNWRITTEN = "done", "refused", "unnamed", "damaged", "unwritten"  # how it went
 
 
 def main() -> None:
     """Convert one file."""
-    direction, source, target = sys.argv[1:]
+    direction, source, target, signature = sys.argv[1:]
     import onnx
 
     from subgraph.origins.tflite import operators
@@ -22,9 +22,11 @@ def main() -> None:
     path, how, why = Path(source), DONE, ""
     try:
         if direction == "read":
-            onnx.save(operators.to_onnx(path.read_bytes(), path.stem), target)
+            onnx.save(operators.to_onnx(path.read_bytes(), path.stem, signature), target)
         else:
             Path(target).write_bytes(operators.to_tflite(onnx.load(path)))
+    except operators.NoSuchSignature as e:
+        how, why = UNNAMED, str(e)
     except operators.CannotCarry as e:
         how, why = REFUSED, str(e)
     except OSError as e:

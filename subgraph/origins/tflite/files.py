@@ -15,7 +15,7 @@ from typing import Any
 from subgraph import children, system
 from subgraph.errors import ModelError, OutputError, UsageError
 from subgraph.origins.converted import converted
-from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNWRITTEN
+from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
 from subgraph.storage.digest import file_digest
 from subgraph.system import memory
 from subgraph.text import clean
@@ -26,14 +26,16 @@ MEMORY_SHARE = 0.5  # of the machine's memory, for the child
 SECONDS, PROCESSOR_SECONDS = 900, 600
 
 
-def to_onnx(path: Path) -> Path:
-    """The ONNX file of a .tflite's operators.
+def to_onnx(path: Path, signature: str = "") -> Path:
+    """The ONNX file of a .tflite's operators; `signature`: which of several.
 
     Raises:
-        UsageError: ai-edge-litert is not installed. ModelError: the file is damaged, or a cut could not carry it.
+        UsageError: ai-edge-litert is not installed, or one of several signatures is to be named.
+        ModelError: the file is damaged, or a cut could not carry it.
         OutputError: it can be written nowhere.
     """
-    return converted(["tflite/2", file_digest(path)], path.name, lambda target: _run("read", path, target, path.name))
+    depends = ["tflite/3", file_digest(path), signature]
+    return converted(depends, path.name, lambda target: _run("read", path, target, path.name, signature))
 
 
 def to_tflite(model: Path, target: Path, name: str) -> None:
@@ -44,13 +46,14 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
     _run("write", model, target, name)
 
 
-def _run(direction: str, source: Path, target: Path, name: str) -> None:
+def _run(direction: str, source: Path, target: Path, name: str, signature: str = "") -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
         what = f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed"
         raise UsageError(what, install("tflite"))
-    words = children.python("-m", "subgraph.origins.tflite.child", direction, source.resolve(), target.resolve())
-    paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    paths = source.resolve(), target.resolve()
+    words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
+    folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
     limits: dict[str, Any] = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}
     try:
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
@@ -60,6 +63,8 @@ def _run(direction: str, source: Path, target: Path, name: str) -> None:
         how, why = json.loads(done.out)
     except ValueError:
         how, why = DAMAGED, f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
+    if how == UNNAMED:
+        raise UsageError(f"{clean(name)}: {clean(why)}", f"name one: {clean(name)}:SIGNATURE")
     if how == REFUSED:
         hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
         raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", hint)

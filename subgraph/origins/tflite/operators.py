@@ -38,26 +38,41 @@ class CannotCarry(ValueError):
     """The model has something that a cut of it could not hold; the text names it."""
 
 
+class NoSuchSignature(ValueError):
+    """One of several signatures is to be named, or none is called so; the text names them."""
+
+
 # ---------------------------------------------------------------------------------------------------- .tflite -> ONNX
 
 
-def to_onnx(data: bytes, name: str) -> ModelProto:
-    """The first subgraph of a .tflite, one node per operator. Linear in its size.
+def to_onnx(data: bytes, name: str, signature: str = "") -> ModelProto:
+    """The subgraph of a signature, else the first, one node per operator. Linear in its size.
 
     Raises:
+        NoSuchSignature: there are several, or not this one.
         CannotCarry: variables, weights in another file. Others (struct.error, IndexError, …): damaged.
     """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     if not model.subgraphs:
         raise CannotCarry("it has no subgraph: it computes nothing")
-    return _SubgraphReader(model, data).read(name)
+    subgraphs = {_text(s.signatureKey): int(s.subgraphIndex) for s in _present(model.signatureDefs)}
+    names = ", ".join(map(repr, subgraphs))
+    if signature and signature not in subgraphs:
+        raise NoSuchSignature(f"no signature {signature!r}; it has {names or 'none'}")
+    if not signature and len(set(subgraphs.values())) > 1:
+        raise NoSuchSignature(f"which signature? it has {names}")
+    number = subgraphs[signature] if signature else next(iter(subgraphs.values()), 0)
+    converted = _SubgraphReader(model, data, number).read(name)
+    if signature:
+        helper.set_model_props(converted, {"tflite_signature": f"{signature!r} of {names}"})
+    return converted
 
 
 class _SubgraphReader:
-    """The first subgraph of a model: its tensors by number."""
+    """One subgraph of a model: its tensors by number."""
 
-    def __init__(self, model: Any, data: bytes) -> None:
-        self.model, self.graph, self.bytes = model, model.subgraphs[0], data
+    def __init__(self, model: Any, data: bytes, number: int) -> None:
+        self.model, self.graph, self.bytes = model, model.subgraphs[number], data
         self.tensors = list(self.graph.tensors)
         self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
         operators = list(_present(self.graph.operators))

@@ -259,6 +259,46 @@ def test_two_loops_in_one_model_do_not_share_subgraphs() -> None:
     assert sorted(numbers) == [1, 2, 3, 4] == list(range(1, len(written.subgraphs)))
 
 
+def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
+    from fixtures.tflite_signatures import SHAPES, two_signatures
+
+    data = two_signatures()
+    (tmp_path / "m.tflite").write_bytes(data)
+    net, rng = runtime.Interpreter(model_content=data), np.random.default_rng(0)
+    for signature, ops in (("encode", ["MUL", "ABS"]), ("decode", ["NEG", "EXP"])):
+        graph = subgraph.load(tmp_path / f"m.tflite:{signature}")
+        (fed,), (made,) = graph.inputs, graph.outputs
+        assert graph.ops == ops and graph.path.name == "m.tflite"
+        value = rng.standard_normal(SHAPES[signature]).astype(np.float32)
+        (right,) = net.get_signature_runner(signature)(**{fed: value}).values()
+        assert run(operators().to_tflite(onnx.load(graph.path)), {fed: value})[made].tobytes() == right.tobytes()
+    for wrong, why in (("", "which signature"), (":encod", "no signature 'encod'")):
+        with pytest.raises(UsageError, match=f"m.tflite: {why}.* it has 'encode', 'decode'") as raised:
+            subgraph.load(tmp_path / f"m.tflite{wrong}")
+        assert raised.value.hint == "name one: m.tflite:SIGNATURE"
+    with pytest.raises(UsageError, match="no signature 'x'; it has 'serving_default'"):
+        subgraph.load(f"{FILES / 'float.tflite'}:x")
+
+
+@pytest.mark.slow
+def test_commands_take_a_signature(tmp_path: Path) -> None:
+    from fixtures.tflite_signatures import two_signatures
+
+    (tmp_path / "m.tflite").write_bytes(two_signatures())
+    shown = in_process("inspect", "m.tflite:decode").text
+    assert "signature 'decode' of 'encode', 'decode'" in shown and "NEG" in shown
+    with pytest.raises(UsageError, match="which signature"):
+        in_process("inspect", "m.tflite")
+    for words in (
+        ["dump", "m.tflite:decode", "negative"],
+        ["cut", "m.tflite:decode", "--start", "negative", "--end", "decoded"],
+        ["compare", "m.tflite:decode"],
+        ["compare", "m.tflite:decode", "--candidate-model", "m.tflite:decode"],
+        ["bisect", "m.tflite:decode", "--repeat", "1"],
+    ):
+        assert in_process(*words).exit_code == 0, words
+
+
 @pytest.mark.slow
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
     data, rng = (FILES / "float.tflite").read_bytes(), np.random.default_rng(0)
