@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
-from subgraph.runtime.inputs import Feeding, InputOrigin, OriginKind, Sample
+from subgraph.runtime.inputs import Feeding, InputOrigin, InputSpec, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
@@ -24,6 +25,9 @@ from subgraph.text import clean
 log = logging.getLogger("subcut")
 
 KEY = "above"  # of the ancestors in the reference process
+PIXELS = 255.0  # the greatest value of a pixel
+UNIT = 4.0  # what a normalised input stays within
+FACTOR = 8.0  # by which ranges differ that have another scale
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def capture_samples(
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
+    _warn_of_ranges(samples[0].specs, captured)
     return captured
 
 
@@ -76,6 +81,31 @@ def _log_origins(origins: Mapping[str, InputOrigin]) -> None:
             log.info("input %s was not given: %s", clean(name), origin)
         elif origin.conversion:
             log.info("input %s: %s", clean(name), clean(str(origin)))
+
+
+def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) -> None:
+    """Warn where samples of one input are of different scales, or lie beyond what the model quantizes it to."""
+    for spec in specs:
+        told = [(c.origins[spec.name], c.origins[spec.name].range) for c in captured if spec.name in c.origins]
+        known = sorted(((max(map(abs, ends)), ends, origin) for origin, ends in told if ends), key=itemgetter(0))
+        if not known:
+            continue
+        (least, small, first), (most, large, last) = known[0], known[-1]
+        is_image = len(spec.dims or ()) >= 3
+        if is_image and large[0] >= 0 and most <= PIXELS and 0 < least <= UNIT and most > FACTOR * UNIT:
+            log.warning(
+                "input %s: %s holds values in %s, %s in %s: is one of them not scaled (--scale, --mean)?",
+                clean(spec.name), clean(last.text), _ends(large), clean(first.text), _ends(small),
+            )  # fmt: skip
+        elif spec.reach and most > FACTOR * max(map(abs, spec.reach)):
+            log.warning(
+                "input %s: %s holds values in %s, and the model quantizes them to %s, which cuts them off",
+                clean(spec.name), clean(last.text), _ends(large), _ends(spec.reach),
+            )  # fmt: skip
+
+
+def _ends(ends: tuple[float, float]) -> str:
+    return "…".join(f"{end:.3g}" for end in ends)
 
 
 @contextmanager

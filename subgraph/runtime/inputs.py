@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
+from subgraph.graph.quantization import constant_scale
 from subgraph.graph.types import declared_type
 from subgraph.graph.walk import attribute
 from subgraph.storage import dtypes
@@ -52,6 +53,7 @@ class InputSpec:
         dims: the declared shape: numbers, names of symbols, None for unknown sizes; None for an unknown rank.
         high: random integers are drawn from [0, high); None for the default range of the type.
         why: where `high` comes from, in words.
+        reach: least and greatest value that the model quantizes this input to; None where it does not.
     """
 
     name: str
@@ -60,6 +62,7 @@ class InputSpec:
     dims: list[int | str | None] | None
     high: int | None
     why: str
+    reach: tuple[float, float] | None = None
 
 
 class OriginKind(StrEnum):
@@ -73,11 +76,17 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """Where the value of a model input comes from. `text`: for people; `conversion`: of its type, or ""."""
+    """Where the value of a model input comes from.
+
+    Attributes:
+        text: for people. conversion: of its type, or "".
+        range: least and greatest value of floats from a file; None of others.
+    """
 
     kind: OriginKind
     text: str
     conversion: str = ""
+    range: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         return f"{self.text} ({self.conversion})" if self.conversion else self.text
@@ -323,7 +332,22 @@ def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: M
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
-    return InputSpec(name, form, dtype, dims, high, why)
+    return InputSpec(name, form, dtype, dims, high, why, _quantized_range(graph, name))
+
+
+def _quantized_range(graph: Graph, name: str) -> tuple[float, float] | None:
+    """What 8-bit codes of this input can hold, where the model quantizes it by one constant scale."""
+    for i in graph.readers.get(name, ()):
+        node = graph.nodes[i]
+        if node.op_type != "QuantizeLinear" or node.input[0] != name:
+            continue
+        zero = graph.constant(node.input[2]) if len(node.input) > 2 else None
+        lowest = {"uint8": 0, "int8": -128}.get(dtypes.name_of(zero.data_type) if zero is not None else "uint8")
+        scale = constant_scale(graph, node, 1, 2)
+        if scale and len(scale.step) == 1 and lowest is not None:
+            low = (lowest - scale.zero[0]) * scale.step[0]
+            return low, low + 255 * scale.step[0]
+    return None
 
 
 def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:

@@ -70,12 +70,20 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
                     "put several samples into a folder and give the folder",
                 )
             feeds[spec.name] = value
-            origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion)
+            origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion, _range(value))
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
             feeds[spec.name], origins[spec.name] = _random(spec, sizes, sample.seed, sample.label)
     return feeds, origins
+
+
+def _range(value: Value) -> tuple[float, float] | None:
+    """The least and the greatest of some floats that are all finite."""
+    if value is None or isinstance(value, list) or _kind(value.dtype) != "f" or not value.size:
+        return None
+    low, high = float(value.min()), float(value.max())
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:

@@ -48,6 +48,33 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
 
 
 Take = Callable[..., list[dict[str, Any]]]
+UNIT = np.linspace(0, 1, 12, dtype=np.float32).reshape(1, 3, 2, 2)
+TEXT = "g (float[1,3,2,2] x) => (float[1,3,2,2] y) { y = Relu(x) }"
+QUANTIZED = """g (float[1,3,2,2] x) => (int8[1,3,2,2] y) <float s = {0.00784}, int8 z = {-1}> {
+    y = QuantizeLinear(x, s, z) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "said"),
+    [
+        (TEXT, [UNIT, UNIT * 255], "input x: b.npy holds values in 0…255, a.npy in 0…1: is one of them"),
+        (QUANTIZED, [UNIT * 255], "input x: a.npy holds values in 0…255, and the model quantizes them to -0.996…1"),
+        (TEXT, [UNIT * 255, UNIT * 200], ""),
+        (TEXT, [UNIT, UNIT * 2 - 1], ""),
+        (TEXT, [UNIT, UNIT * 2000], ""),
+        (QUANTIZED, [UNIT * 3 - 1], ""),
+    ],
+)
+def test_pixels_for_what_was_fed_as_0_to_1_are_noticed(
+    text: str, values: list[Any], said: str, tmp_path: Path, taken: Take, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for name, value in zip("ab", values, strict=False):
+        np.save(folder / f"{name}.npy", value)
+    taken(text_models.load(tmp_path, text), "y", given=(str(folder),))
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warned) == bool(said) and all(w.startswith(said) for w in warned), warned
 
 
 @pytest.fixture
