@@ -10,12 +10,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, OutputError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
@@ -25,6 +26,9 @@ from subgraph.types import Array
 
 MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
 MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
+BLOCK = (
+    1 << 22
+) - 3  # of a larger filter so many weights are drawn, and repeated; a prime, so that no row is another's
 
 Shape = tuple[int, ...]
 
@@ -47,6 +51,7 @@ class Builder:
 
     Attributes:
         weights: layer -> blobs of the caffemodel; None where weights are drawn from `seed`.
+        drawn: the file that drawn weights are written to; without one they are kept in memory.
         shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on values.
         used: layer -> its blobs, so that it can be written again.
         rms: tensor -> about its root mean square where weights are drawn, 1 if unknown; BatchNorm is drawn to fit.
@@ -55,6 +60,7 @@ class Builder:
     where: str
     weights: Mapping[str, tuple[WeightBlob, ...]] | None
     seed: int = 0
+    drawn: Path | None = None
     nodes: list[NodeProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -137,7 +143,8 @@ class CaffeLayer:
             ModelError: the caffemodel has no such blob, or one of another shape.
         """
         if self.builder.weights is None:
-            blob = WeightBlob(shape, values=_draw(self, k, shape, like))
+            values, file = _draw(self, k, shape, like), self.builder.drawn
+            blob = _appended(values, file) if file else WeightBlob(shape, values=values)
         else:
             blobs = self.builder.weights.get(self.name, ())
             if k >= len(blobs):
@@ -233,7 +240,23 @@ def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
     rng = np.random.default_rng([layer.builder.seed, zlib.crc32(layer.name.encode()), k])
     if like == "filter":
         fan_in = (prod(shape[1:]) or 1) * (2 * power if layer.text.type == "InnerProduct" else 1)
-        return rng.standard_normal(shape, dtype=np.float32) * np.float32((2 / fan_in) ** 0.5)
+        block = rng.standard_normal(min(prod(shape), BLOCK), dtype=np.float32) * np.float32((2 / fan_in) ** 0.5)
+        return np.resize(block, shape)
     ranges = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}
     low, high = ranges.get(like, (0.8 * power, 1.2 * power))
     return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def _appended(values: Array, file: Path) -> WeightBlob:
+    """The blob of these values, which are written to the end of a file.
+
+    Raises:
+        OutputError: the disk is full.
+    """
+    try:
+        with file.open("ab") as out:
+            place = protobuf.Blob(file, out.tell(), values.nbytes)
+            out.write(values.astype("<f4", copy=False).data)
+    except OSError as e:
+        raise OutputError(f"cannot write {file}: {e.strerror or e}", "free some space") from e
+    return WeightBlob(values.shape, (place,))

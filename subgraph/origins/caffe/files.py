@@ -26,14 +26,14 @@ class CaffeModel:
     weights: Path | None
     seed: int = 0
 
-    def convert(self) -> network.CaffeNetwork:
-        """The network with its ONNX model; the weights stay in the caffemodel.
+    def convert(self, drawn: Path | None = None) -> network.CaffeNetwork:
+        """The network with its ONNX model; the weights stay in the caffemodel. `drawn`: as of `network.convert`.
 
         Raises:
             ModelError: as `network.convert`, `caffemodel.read` and `text.read`.
         """
         blobs = caffemodel.read(self.weights) if self.weights else None
-        return network.convert(text.read(self.prototxt), self.prototxt.name, blobs, self.seed)
+        return network.convert(text.read(self.prototxt), self.prototxt.name, blobs, self.seed, drawn)
 
 
 def find(path: Path, weights: str | None = None) -> CaffeModel:
@@ -85,7 +85,9 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
         log.warning("the weights are random, seed %d: values mean nothing, shapes and names do", files.seed)
 
     def write(target: Path) -> None:
-        protobuf.write(files.convert().model, files.weights or files.prototxt, target, external=False)
+        drawn = target.with_name("drawn.caffemodel")
+        protobuf.write(files.convert(drawn).model, files.weights or drawn, target, external=False)
+        drawn.unlink(missing_ok=True)
 
     drawn_or_read = file_digest(files.weights) if files.weights else files.seed
-    return converted(["caffe/1", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write)
+    return converted(["caffe/2", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
@@ -70,12 +71,17 @@ class CaffeNetwork:
 
 
 def convert(
-    tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None, seed: int = 0
+    tree: Message,
+    where: str,
+    weights: Mapping[str, tuple[WeightBlob, ...]] | None,
+    seed: int = 0,
+    drawn: Path | None = None,
 ) -> CaffeNetwork:
-    """The ONNX model of a prototxt. Large weights of the caffemodel are stubs whose location is the caffemodel itself.
+    """The ONNX model of a prototxt. Large weights are stubs whose location is the caffemodel, or `drawn`.
 
     Args:
         where: the prototxt, to be named in errors. weights: layer -> its blobs; None draws them from `seed`.
+        drawn: the file that those are written to; without one they are kept in memory.
 
     Raises:
         ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the layer or line.
@@ -86,7 +92,7 @@ def convert(
         _require_known(tree, where)
         raise
     texts = [*_layers(net, tree, where)]
-    builder = Builder(where, weights, seed)
+    builder = Builder(where, weights, seed, drawn)
     builder.taken = {name for layer in texts for name in (layer.name, *layer.bottoms, *layer.tops)}
     current: dict[str, str] = {}  # blob -> the tensor that holds its value now
     inputs = [*_declare(builder, current, _net_inputs(net, where))]

@@ -107,6 +107,21 @@ def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
 
 
+def test_a_large_filter_repeats_its_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VGG-16 has 138 million weights: to look at names, drawing each of them is too much."""
+    monkeypatch.setattr("subgraph.origins.caffe.builder.BLOCK", 1009)
+    path = tmp_path / "a.prototxt"
+    path.write_text(net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 30}), x=(1, 100)))
+    converted = files.to_onnx(path, "random:0")
+    assert [p.name for p in converted.parent.iterdir()] == ["a.prototxt"]
+    weight, _ = onnx.load(converted, format="protobuf").graph.initializer
+    values = onnx.numpy_helper.to_array(weight)
+    (fc,) = files.find(path, "random:0").convert().layers
+    np.testing.assert_array_equal(values, fc.weights[0].array())
+    assert values.shape == (30, 100) and len(np.unique(values)) == 1009 and len(np.unique(values, axis=0)) == 30
+    assert 0.8 < values.std() / 0.1 < 1.2
+
+
 @pytest.mark.slow
 def test_the_worked_example(tmp_path: Path) -> None:
     """MindStudio's: ResNet-50 by its layers' names, pool1 to res2a_relu: 17 layers, the input 1×64×112×112."""
