@@ -33,7 +33,7 @@ FOLDERS = {
     "plan-lists": "plan/lists",
     "reports": "reports",
     "rewrites": "blame/rewrites",
-    "scores": "plan/scores",
+    "scores": "comparison/scores",
 }
 
 

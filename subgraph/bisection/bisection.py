@@ -104,6 +104,7 @@ class BisectionOptions:
                 **({"candidate_model": setup.own_model} if setup.own_model else {}),
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
+                **({"score": setup.score} if setup.score else {}),
                 "freeze": setup.freeze,
                 "within": self.within,
                 "inside": self.limits.inside,

@@ -16,7 +16,7 @@ from subgraph.comparison.pair import comparable
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph.region import Region
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
-from subgraph.trials.attribution import attribute, remaining_error
+from subgraph.trials.attribution import attribute, remaining_error, score_alone
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
 
@@ -42,7 +42,8 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
-            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k))
+            score = score_alone(trials, oracle.region([k]), trials.run(oracle.region([k])))
+            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None, score), k))
     pieces.sort(key=lambda piece: -piece[0].explains)
     by_ops: dict[str, list[float]] = {}
     for cost, k in pieces:

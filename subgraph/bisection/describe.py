@@ -26,6 +26,7 @@ from subgraph.runtime.backends import capabilities
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
+from subgraph.trials.attribution import score_alone
 from subgraph.trials.compare import compared_model, ranked, ranking
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
@@ -67,6 +68,7 @@ def describe(
     looked_at = document.LookedAt(len(trials.whole().outputs), whole_runs, inner, within)
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.extra_runs} if trials.extra_runs else {}
+    score = trials.score_of(oracle.run_result(trials.whole()), whole)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
@@ -82,6 +84,7 @@ def describe(
         criterion=criterion,
         samples=trials.values.labels,
         whole=ranked(whole, ranking(trials, trials.run(trials.whole()))),
+        score=score,
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
@@ -93,6 +96,7 @@ def describe(
         ],
         notes=[
             *forms.sentences(),
+            *([f"the score judges: {score.says}"] if score and code == 1 else []),
             *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
             *notes,
             *_notes(oracle, findings, whole, within),
@@ -277,6 +281,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
     worst = verdict.worst if verdict else None
     off, histogram = _differences(oracle, region, worst)
     evidence = _evidence(oracle, findings, rank, steps)
+    is_blamed = kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
     accumulated, flaky = kind is FindingKind.ACCUMULATED, kind is FindingKind.FLAKY
     return document.FindingDocument(
         kind=kind,
@@ -302,6 +307,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         rate=finding.reproduces if flaky else None,
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
+        score=score_alone(oracle.trials, region, oracle.run_result(region)) if region and is_blamed else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
@@ -396,4 +402,6 @@ def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> doc
 def _contributor(oracle: NodeOracle, items: Sequence[int], share: float) -> document.Contributor:
     labels, nodes, ops = _nodes(oracle, items)
     label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
-    return document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)
+    region = oracle.region(items)
+    score = score_alone(oracle.trials, region, oracle.run_result(region))
+    return document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share, score)

@@ -152,7 +152,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     scratch = trials.new_folder()
     inside = run_body(entered.body, trials.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
-    setup = replace(setup, feeding=inside.feeding)
+    setup = replace(setup, feeding=inside.feeding, score=None)
     as_asked = replace(setup, as_loop=asked == AS_LOOP)
     with open_trials(inside.graph, as_asked, trials.reference, trials.workers) as inner:
         yield inner, setup
@@ -232,5 +232,5 @@ def _asked(
     runs.made += 1
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
     graph = written(model, body.graph)
-    with open_trials(graph, replace(setup, feeding=feeding), trials.reference, trials.workers) as inner:
+    with open_trials(graph, replace(setup, feeding=feeding, score=None), trials.reference, trials.workers) as inner:
         return inner.verdict(inner.whole())

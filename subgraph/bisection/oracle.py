@@ -16,7 +16,7 @@ from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.oracle import Ahead, Items
 from subgraph.search.state import BudgetSpent, Steps
@@ -26,7 +26,7 @@ from subgraph.trials.attribution import (
     attribute,
     error_alone,
     error_of,
-    lacks_output,
+    outputs_with_only,
     restores_outputs,
     share_of,
     superposes,
@@ -34,7 +34,6 @@ from subgraph.trials.attribution import (
 )
 from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.preflight import require_usable
-from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
@@ -275,31 +274,22 @@ class NodeOracle:
             trials = self.trials
             if items:
                 region = self.region(items)
-                values = self._outputs_with_only(region, self.run_result(region))
+                values = outputs_with_only(trials, region, self.run_result(region))
                 right = frozenset(trials.whole().nodes) - frozenset(region.nodes)
                 self._targets[items] = Target(values or (), right)
             else:
                 self._targets[items] = whole_target(trials, self.run_result(trials.whole()))
         return self._targets[items]
 
-    def _outputs_with_only(self, region: Region, result: RunResult) -> Feeds | None:
-        """The model's outputs when only this region is the candidate's; None where the reference cannot go on."""
-        if result.failure or lacks_output(self.trials, region, result):
-            return None
-        try:
-            return propagated(self.trials, region, result.tensors)
-        except ModelError:
-            return None
-
     def _rest(self, query: Query, region: Region, result: RunResult) -> Answer:
         """Does the model agree when only these items are the candidate's? If the reference cannot go on with what they
         give, the verdict is that on their own outputs. And is what disappeared what the items left out give alone?"""
         trials = self.trials
-        values = self._outputs_with_only(region, result)
+        values = outputs_with_only(trials, region, result)
         if values is None:
             return _answer_of(trials.verdict_of(region, result))
         outputs = RunResult(tuple(values), result.others, None, result.build, result.run, result.stored)
-        answer = _answer_of(trials.verdict_of(trials.whole(), outputs))
+        answer = _answer_of(trials.restored_verdict(outputs))
         if answer.status is Status.FAIL:
             self.failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.groups))) - set(query.items))

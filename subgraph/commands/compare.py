@@ -62,6 +62,7 @@ def compare(
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
+    score: options.ScoreOptions,
     runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
     no_freeze: options.NoFreeze = False,
@@ -81,7 +82,7 @@ def compare(
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    _ = asked.criterion  # a mistake there is told first
+    _, wanted = asked.criterion, resolve.wanted_score(score)  # mistakes there are told first
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
@@ -91,6 +92,7 @@ def compare(
     if recorded.recorded:
         refuse_beside_recorded({
             "--candidate": candidate, "--candidate-model": candidate_options.other_model,
+            "--score": score.score,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         return compare_recorded(asked, recordings, choice, csv_file)
@@ -99,6 +101,7 @@ def compare(
         raise UsageError("--save writes the tensors of one candidate", "name one -c")
     specs: Sequence[str | None] = candidate or [None]
     setups = [asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs]
+    setups = [replace(setup, score=wanted) for setup in setups]
     with asked.reference() as reference:
         found = [_compare(model_path, setup, reference, choice, asked.jobs(jobs, setup.candidate)) for setup in setups]
     if len(found) == 1:

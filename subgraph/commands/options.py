@@ -250,6 +250,23 @@ class CriterionOptions:
 
 
 @dataclass(frozen=True)
+class ScoreOptions:
+    """A score of the task that judges the whole model."""
+
+    score: Annotated[
+        Text,
+        option(
+            "--score", "FILE:FUNCTION", "What counts: top1, top5, iou, miou, cer, wer, sqnr, or a function of your own."
+        ),
+    ] = None
+    drop: Annotated[Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")] = (
+        None
+    )
+    at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None
+    labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None
+
+
+@dataclass(frozen=True)
 class RuntimeOptions:
     """How candidate and reference run."""
 

@@ -14,7 +14,7 @@ from subgraph import project
 from subgraph.commands import Result, command_line, log, options
 from subgraph.commands.bisect import seconds
 from subgraph.commands.options import Text, option
-from subgraph.commands.resolve import Asked, log_random_inputs, positive_number
+from subgraph.commands.resolve import Asked, log_random_inputs, wanted_score
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.text import aligned, clean, count
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from subgraph.cases.case import ResultPlace
     from subgraph.plan.places import Twin, Unit
     from subgraph.plan.plan import Planner
-    from subgraph.plan.score import Wanted
     from subgraph.plan.search import Found
     from subgraph.results.plan import PlanDocument, PlanScore
+    from subgraph.trials.score import Wanted
     from subgraph.trials.trial import Trials
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
@@ -45,17 +45,6 @@ def plan(
     to: Annotated[
         Text, option("--to", "PRECISION", f"Make the lowered model: {', '.join(TO)}; calibrated on the inputs.")
     ] = None,
-    score: Annotated[
-        Text,
-        option(
-            "--score", "FILE:FUNCTION", "What counts: top1, top5, iou, miou, cer, wer, sqnr, or a function of your own."
-        ),
-    ] = None,
-    drop: Annotated[
-        Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")
-    ] = None,
-    at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None,
-    labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None,
     unit: Annotated[
         Text, option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale.")
     ] = None,
@@ -65,6 +54,7 @@ def plan(
     max_time: Annotated[
         Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
     ] = None,
+    score: options.ScoreOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
@@ -83,14 +73,14 @@ def plan(
 
     Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is enough.
     """
+    from subgraph.plan.acceptance import ByCriterion
     from subgraph.plan.plan import Planner
     from subgraph.plan.result_folder import save
-    from subgraph.plan.score import ByCriterion
 
     began = time.monotonic()
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
-    wanted = _wanted(score, drop, at_least, labels)
+    wanted = wanted_score(score)
     chosen, between = _unit(unit), _gears(gears)
     limit = seconds(max_time)
     options_of = replace(candidate_options, spec=candidate)
@@ -117,22 +107,6 @@ def _place(asked: Asked, trials: Trials, name: str) -> ResultPlace:
 
     place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
     return free_place(place, source_of(trials.graph), [trials.graph.path])
-
-
-def _wanted(score: str | None, drop: str | None, at_least: str | None, labels: str | None) -> Wanted | None:
-    """The score; None where the criterion decides."""
-    from subgraph.plan.score import Wanted, parse_drop
-
-    if score is None:
-        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
-        if names := [name for name, value in given.items() if value]:
-            raise UsageError(f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION")
-        return None
-    if bool(drop) == bool(at_least):
-        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9")
-    amount, relative = parse_drop(drop) if drop else (None, False)
-    least = positive_number("--at-least", at_least)
-    return Wanted(score, amount, relative, least, Path(labels) if labels else None)
 
 
 def _unit(word: str | None) -> Unit:
@@ -228,12 +202,14 @@ def _require_unchanged(asked: Asked, trials: Trials) -> None:
 
 def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Planner:
     """With its acceptance: the criterion, or a score, whose process ends with the stack."""
-    from subgraph.plan.score import open_score
+    from subgraph.trials.score import open_score
 
-    planner.trials.values.need(planner.outputs)
+    trials = planner.trials
+    trials.values.need(planner.outputs)
     if not wanted:
         return planner
-    return replace(planner, acceptance=stack.enter_context(open_score(wanted, planner.trials, planner.outputs)))
+    score = open_score(wanted, trials, planner.outputs, trials.workers.memory)
+    return replace(planner, acceptance=stack.enter_context(score))
 
 
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
@@ -282,8 +258,8 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
 
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     from subgraph.plan.plan import score_as_it_is
-    from subgraph.plan.score import ByScore
     from subgraph.results.plan import PlanScore
+    from subgraph.trials.score import ByScore
 
     score = planner.acceptance
     if not isinstance(score, ByScore):

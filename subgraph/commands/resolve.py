@@ -23,6 +23,7 @@ from subgraph.commands.options import (
     InputOptions,
     ResultOptions,
     RuntimeOptions,
+    ScoreOptions,
 )
 from subgraph.comparison import ROUNDING_ALONE
 from subgraph.errors import UsageError
@@ -37,6 +38,7 @@ from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.score import Wanted
     from subgraph.trials.session import Setup
     from subgraph.trials.trial import Trials
 
@@ -414,6 +416,27 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     if not 0 <= value < float("inf"):
         raise UsageError(f"{option} {text}: expected a number, zero or more")
     return value
+
+
+def wanted_score(options: ScoreOptions) -> Wanted | None:
+    """The score that judges, with its limit; None where the criterion does.
+
+    Raises:
+        UsageError: no limit, or two; a number cannot be read; or a limit without a score.
+    """
+    from subgraph.trials.score import Wanted, parse_drop
+
+    drop, at_least, labels = options.drop, options.at_least, options.labels
+    if options.score is None:
+        given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
+        if names := [name for name, value in given.items() if value]:
+            raise UsageError(f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION")
+        return None
+    if bool(drop) == bool(at_least):
+        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9")
+    amount, relative = parse_drop(drop) if drop else (None, False)
+    least = positive_number("--at-least", at_least)
+    return Wanted(options.score, amount, relative, least, Path(labels) if labels else None)
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:

@@ -23,16 +23,17 @@ import numpy as np
 from subgraph.editing.draft import Draft
 from subgraph.errors import OutOfTime, SubcutError
 from subgraph.graph.model_file import model_digest
+from subgraph.plan.acceptance import Acceptance
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lowered
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
-from subgraph.plan.score import Acceptance, Judged, not_run
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage.digest import digest
+from subgraph.trials.score import Judged, not_run
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Status

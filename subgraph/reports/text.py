@@ -27,6 +27,7 @@ from subgraph.reports import (
     reason,
     replay_command,
     runtime,
+    scored,
     seconds,
     sentences,
     shares,
@@ -58,7 +59,7 @@ def render(document: Document) -> str:
     shown = cleaned(document)
     findings, whole = shown["findings"], shown["whole"]
     lines = [headline(shown)]
-    if not findings and shown["agree"] and whole["why"]:
+    if not findings and shown["agree"] and whole["why"] and not shown.get("score"):
         lines.append(f"  {whole['why']}")
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
@@ -156,9 +157,11 @@ def _whole(whole: Document) -> list[str]:
 def compared_table(shown: View) -> list[str]:
     """A line per tensor, a column per way in which it was compared."""
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
+    by += ["score alone"] if (is_scored := any(t.score is not None for t in shown.lines)) else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
     for t in shown.lines:
-        who = [t.computed_by or "-"] if by else []
+        who = [t.computed_by or "-"] if "computed by" in by else []
+        who += [scored(t.score)] if is_scored else []
         rows.append((f"#{t.index}", t.node, t.op, t.tensor, *map(compared_cell, t.cells), *who))
     return aligned(rows)
 

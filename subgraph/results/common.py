@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from subgraph.documents import absent
 from subgraph.drawing.network import Network
@@ -56,3 +57,24 @@ class WholeDocument(VerdictDocument):
     """The verdict on the whole model. `ranking`: by output that looks like class scores; the worst over all samples."""
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreDocument:
+    """What a score of the task says of the whole model, which then no criterion judges.
+
+    Attributes:
+        words: its name. limit: the least score that is accepted.
+        interval: of 95 % of the draws of as many samples: the drop, or the score where its least value is given; None
+            of one sample. sure: it is within the limit. says: all of this in a line.
+    """
+
+    words: str
+    limit: float
+    candidate: float
+    reference: float
+    samples: int
+    interval: tuple[float, float] | None
+    of: Literal["drop", "score"]
+    sure: bool
+    says: str

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from subgraph.documents import absent
 from subgraph.origins.source import Source
-from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
+from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, ScoreDocument, WholeDocument
 from subgraph.verdict import Judgement, Signature, Status
 from subgraph.version import versions
 
@@ -40,7 +40,8 @@ class NotJudged:
 class RowDocument:
     """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
 
-    `computed_by`: which of the runtime's providers computes the node.
+    `computed_by`: which of the runtime's providers computes the node. `score`: of the task, when this node alone is the
+    candidate's.
     """
 
     index: int
@@ -51,6 +52,7 @@ class RowDocument:
     alone: Judgement | NotJudged | None
     source: Source | None = absent()
     computed_by: str | None = absent()
+    score: float | None = absent()
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class ComparisonDocument:
 
     Attributes:
         says: the outcome in a line. report: path of the HTML page, once it is written.
+        score: where a score of the task judges the whole; the rows are judged by the criterion.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -88,3 +91,4 @@ class ComparisonDocument:
     notes: Sequence[str]
     versions: Mapping[str, str] = field(default_factory=versions)
     report: str | None = None
+    score: ScoreDocument | None = absent()

@@ -136,6 +136,26 @@ def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | No
         return None
 
 
+def outputs_with_only(trials: Trials, region: Region, result: RunResult) -> Feeds | None:
+    """The model's values when only this region is the candidate's; None where the reference cannot go on."""
+    if result.failure or lacks_output(trials, region, result):
+        return None
+    try:
+        return propagated(trials, region, result.tensors)
+    except ModelError:
+        return None
+
+
+def score_alone(trials: Trials, region: Region, result: RunResult) -> float | None:
+    """The score of the task when only this region is the candidate's; None where no score judges, or that is unknown.
+
+    Raises:
+        UsageError: the score fails.
+    """
+    values = outputs_with_only(trials, region, result) if trials.score else None
+    return trials.score.of(values)[0] if trials.score and values is not None else None
+
+
 def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     """Is the error that disappeared with a region the one that it makes alone? None where that is unclear.
 

@@ -24,7 +24,7 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
-from subgraph.results.common import Agreement, ComparedModel, RuntimeDocument, WholeDocument
+from subgraph.results.common import Agreement, ComparedModel, RuntimeDocument, ScoreDocument, WholeDocument
 from subgraph.results.compare import ComparedTensors, ComparisonDocument, FirstBadDocument, NotJudged, RowDocument
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
@@ -33,6 +33,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
+from subgraph.trials.attribution import score_alone
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.pieces import (
@@ -53,6 +54,7 @@ from subgraph.verdict import NOTHING, Judgement, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
+MAX_SCORED = 64  # nodes whose cost is measured: those with the largest error alone
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
 NOT_LOOKED = (
     "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
@@ -73,6 +75,7 @@ class ComparisonRow:
         verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
         source: module and line of the user's code, where the model tells.
         computed_by: which of the runtime's providers computes the node in the whole model; "" where it has one.
+        score: of the task, when this node alone is the candidate's; None where no score judges, or that is unknown.
     """
 
     index: int
@@ -84,6 +87,7 @@ class ComparisonRow:
     verdict: Verdict | None
     source: Source | None = None
     computed_by: str = ""
+    score: float | None = None
 
     @property
     def failing(self) -> bool:
@@ -105,6 +109,7 @@ class Comparison:
         pieces: where the whole does not decide and its pieces do: within what they are right.
         off: what between two quantizers is off by more than a step, there.
         forms: of the whole model; the others that were tried.
+        score: where a score of the task judges the whole; the rows tell which nodes it costs how much.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -123,6 +128,7 @@ class Comparison:
     pieces: str = ""
     off: str = ""
     forms: FormsTried = field(default_factory=FormsTried)
+    score: ScoreDocument | None = None
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
     @property
@@ -153,6 +159,14 @@ class Comparison:
     @property
     def says(self) -> str:
         """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
+        if self.score and not self.forms.only_pinned:
+            word = {Status.AGREE: "right", Status.FAIL: "wrong"}.get(self.whole.status, "unresolved")
+            return f"{word} by {self.score.says}"
+        return self._says
+
+    @property
+    def _says(self) -> str:
+        """The outcome where no score judges."""
         whole, seen = self.whole.status, self.looked_at
         bad = sum(row.failing for row in self.rows)
         tensors = f"{bad} of {count(len(self.rows), 'tensor')}"
@@ -181,6 +195,8 @@ class Comparison:
     @property
     def exit_code(self) -> int:
         """1: something disagrees, or the file as shipped does not run; 5: not every output could be judged; else 0."""
+        if self.score and not self.forms.only_pinned:
+            return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
         if fails or self.first_bad or self.off or self.forms.only_pinned:
             return 1
@@ -245,6 +261,8 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
     found = _compared(trials, at, jobs, fail_fast)
+    if found.score:
+        return found
     if not at and not found.stopped and (between := between_quantizers(trials)):
         labels = [trials.graph.label(region.nodes[-1]) for region in between.off]
         return replace(found, pieces=between.says, off=", ".join(map(clean, labels)))
@@ -305,8 +323,9 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
         len(rows) < len(names),
         notes=tuple(filter(None, (changed, age(trials)))),
         forms=trials.forms,
+        score=trials.score_of(whole_result, whole),
     )
-    comparison = _with_providers(trials, comparison)
+    comparison = _with_scores(trials, _with_providers(trials, comparison), nodes)
     bad = comparison.first_bad
     if bad is None:
         return comparison
@@ -327,6 +346,20 @@ def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
     notes = filter(None, (trials.about.caveat, computed_by.share(trials, found)))
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
+
+
+def _with_scores(trials: Trials, comparison: Comparison, nodes: Mapping[int, Region | None]) -> Comparison:
+    """The comparison with what each node costs alone, of those that are off the most; all that have run are stored."""
+    score = comparison.score
+    if score is None or score.candidate >= score.reference:
+        return comparison
+    errors: dict[int, float] = {}
+    for row in comparison.rows:
+        errors[row.index] = max(errors.get(row.index, 0.0), error_of(row.alone))
+    off = sorted((i for i, error in errors.items() if error > 0), key=lambda i: -errors[i])[:MAX_SCORED]
+    found = {i: score_alone(trials, region, trials.run(region)) for i in off if (region := nodes[i])}
+    rows = tuple(replace(row, score=found.get(row.index)) for row in comparison.rows)
+    return replace(comparison, rows=rows)
 
 
 def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
@@ -456,6 +489,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
         notes=[*comparison.forms.sentences(), *comparison.notes],
+        score=comparison.score,
     )
 
 
@@ -469,5 +503,6 @@ def _row_document(row: ComparisonRow) -> RowDocument:
     verdict = row.verdict
     why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process) if verdict else None
     return RowDocument(
-        row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source, row.computed_by or None
-    )
+        row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source, row.computed_by or None,
+        row.score,
+    )  # fmt: skip

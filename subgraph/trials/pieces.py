@@ -93,7 +93,8 @@ def may_be_approximate(trials: Trials) -> bool:
 
 def allows_approximations(trials: Trials) -> bool:
     """Does the criterion allow fp32 more than rounding?"""
-    return trials.criterion == USUAL and trials.precision is Precision.FP32 and not trials.run_by_hand
+    judged_by_noise = trials.criterion == USUAL and not trials.score
+    return judged_by_noise and trials.precision is Precision.FP32 and not trials.run_by_hand
 
 
 def is_approximate(trials: Trials, region: Region) -> bool:

@@ -23,6 +23,7 @@ from subgraph.storage.store import Store
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
+from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
@@ -41,7 +42,7 @@ class Setup:
         stored: may results of earlier sessions be used?
         candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
-        as_loop: as in `Trials`.
+        as_loop: as in `Trials`. score: what judges the whole model in place of the criterion.
     """
 
     candidate: Candidate
@@ -53,6 +54,7 @@ class Setup:
     candidate_model: Path | CandidateModel | None = None
     tensor_map: Path | None = None
     as_loop: bool = False
+    score: Wanted | None = None
 
     @property
     def own_model(self) -> str:
@@ -92,11 +94,15 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
                 roundings, unrounded = stack.enter_context(Reference()), _unrounded(values, sides[0])
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
-        yield Trials(
+        trials = Trials(
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
             shared_tensors=shared, roundings=roundings, unrounded=unrounded, candidate=candidate, workers=workers,
             rule=rule, criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
         )  # fmt: skip
+        if setup.score:
+            scored = open_score(setup.score, trials, trials.whole().outputs, workers.memory)
+            trials.score = stack.enter_context(scored)
+        yield trials
 
 
 def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack) -> CandidateModel:

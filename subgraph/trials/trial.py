@@ -27,6 +27,7 @@ from subgraph.graph.quantization import quantizes_itself
 from subgraph.graph.region import Region
 from subgraph.origins import load as load_origin
 from subgraph.precision import Precision
+from subgraph.results.common import ScoreDocument
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
@@ -40,9 +41,11 @@ from subgraph.text import from_run
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.forms import Form, FormsTried, ShippedModel, shipped_model
 from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.score import ByScore
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
+NO_VALUES = (Signature.MISSING, Signature.SHAPE)  # of an output that no score can be given
 PASSES = 3  # of all samples, in which the whole is run in one session
 
 
@@ -78,6 +81,7 @@ class Trials(ReferenceModel):
 
     Attributes:
         rule: the criterion that judges. criterion: its words, as it was asked for.
+        score: what judges the outputs of the whole model in its place, where a score of the task does.
         candidate_model: the model that the candidate runs, where it is another one.
         as_loop: is the candidate given the nodes of a cut as the body of a Loop of one iteration?
         only_stored: nothing is run on the candidate: where a result is not stored, `NotStored` is raised.
@@ -93,6 +97,7 @@ class Trials(ReferenceModel):
     workers: Workers
     rule: Rule
     criterion: str = ""
+    score: ByScore | None = None
     candidate_model: CandidateModel | None = None
     as_loop: bool = False
     only_stored: bool = False
@@ -372,11 +377,25 @@ class Trials(ReferenceModel):
         with self.undamaged(region, result):
             return self._judge(region, result)
 
-    def _judge(self, region: Region, result: RunResult) -> Verdict:
+    def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
+        """What the score says of the whole; None where none judges, or the candidate gave no values for it."""
+        lacks = result.failure or any(j.signature in NO_VALUES for j in verdict.outputs)
+        return self.score.document(result.tensors) if self.score and not lacks else None
+
+    def restored_verdict(self, result: RunResult) -> Verdict:
+        """The verdict on outputs of the whole model a part of which the reference computed. By a score it is that on
+        these samples: what remains of an error is no claim about others."""
+        whole = self.whole()
+        with self.undamaged(whole, result):
+            return self._judge(whole, result, on_others=False)
+
+    def _judge(self, region: Region, result: RunResult, *, on_others: bool = True) -> Verdict:
         if result.failure:
             return replace(result.failure, stored=result.stored)
         expected = self._expected(region)
         judgements = tuple(j for k, records in enumerate(expected) for j in self._judged(region, result, records, k))
+        if self.score and region == self._whole and not any(j.signature in NO_VALUES for j in judgements):
+            return self.score.verdict(result, judgements, on_others=on_others)
         judgements += tuple(self._judged_as_batch(region, result, expected))
         status, signature, why = joined(judgements, every=region == self._whole)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)

@@ -28,7 +28,7 @@ PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgra
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
     r"\bFAIL\b|\bDIFFERS\b|"
-    r"^wrong: | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+    r"^wrong: |^wrong by | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"-?\d+(\.\d+)?e[-+]\d+|-?\d+(\.\d+)? ms\b|-?\d+\.\d+( s)?\b|"

@@ -1,4 +1,7 @@
-"""Plans as a user asks for them. Covers `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `results.plan`."""
+"""Plans as a user asks for them.
+
+Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `results.plan`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from onnx import numpy_helper
 
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
+from subgraph.plan.acceptance import ByCriterion
 from subgraph.plan.places import Unit, by_command
 from subgraph.plan.plan import Planner, distance
-from subgraph.plan.score import ByCriterion
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from tests.helpers import text_models

@@ -1,7 +1,8 @@
-"""Scores of a task: of ours and of a user's file, which runs in a process of its own; `plan.score_backend` is that."""
+"""Scores of a task: of ours and of a user's file, which runs in a process of its own. Covers `trials.score_backend`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subgraph import plugins
+from subgraph.comparison.scores._text import edit_distance
 from subgraph.errors import InputError, UsageError
-from subgraph.plan import score_backend
-from subgraph.plan.score import Wanted, parse_drop, read_labels
-from subgraph.plan.scores._text import edit_distance
+from subgraph.graph.graph import load
+from subgraph.results.common import ScoreDocument
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials import score_backend
+from subgraph.trials.attribution import score_alone
+from subgraph.trials.score import Wanted, parse_drop, read_labels, said
+from subgraph.trials.session import Setup, open_trials
+from subgraph.verdict import Signature, Status, Verdict
+from tests.helpers import text_models
+from tests.helpers.fake_candidate import HERE
+from tests.helpers.open_trials import faulty_candidate, region_of
+from tests.helpers.run_command import Done, subcut
 
 
 @pytest.mark.parametrize(("text", "found"), [("0.5%", (0.005, True)), ("2", (2.0, False)), (" .1 ", (0.1, False))])
@@ -156,3 +169,97 @@ def test_a_users_function_gets_outputs_and_samples(tmp_path: Path) -> None:
     assert run({**fed, "draws": np.array([[0, 1], [1, 1]])})["score"].tolist() == [21.0, 40.0]
     with pytest.raises(ValueError, match="has no function other"):
         score_backend.load(str(file), {"function": "other"})
+
+
+# ------------------------------------------------------------------------------------- as the judge of the whole model
+
+LINE = (
+    "g (float[4] x) => (float[4] y) { two = Constant <value = float {2}> () [a] p = Mul(x, two) [b] q = Mul(p, two)"
+    " [c] r = Mul(q, two) [d] y = Add(r, p) }"
+)
+SAMPLES = 4
+EXACT = "numpy:rtol=1e-3"
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Path:
+    """The folder of `LINE`, of samples, and of a score: how many of the outputs are below 11, of y = 10."""
+    text_models.load(tmp_path, LINE)
+    (tmp_path / "samples").mkdir()
+    for k in range(SAMPLES):
+        np.save(tmp_path / "samples" / f"s{k}.npy", np.ones(4, np.float32))
+    (tmp_path / "mine.py").write_text("def low(outputs):\n    return sum((o['y'] < 11).mean() for o in outputs) / 4\n")
+    return tmp_path
+
+
+def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float, **faults: str) -> tuple[Verdict, Any]:
+    """Of the whole, by `low`; and what the score is with `b` alone the candidate's."""
+    wanted = Wanted(f"{line}/mine.py:low", at_least=limit)
+    feeding = Feeding(inputs=(str(line / "samples"),))
+    setup = Setup(faulty_candidate(**faults), feeding, line / "out", EXACT, score=wanted)
+    with open_trials(load(line / "model.onnx"), setup, reference, workers) as trials:
+        b = region_of(trials.graph, "b")
+        return trials.verdict(trials.whole()), score_alone(trials, b, trials.run(b))
+
+
+def test_the_score_judges_the_whole_and_not_its_errors(line: Path, reference: Reference, workers: Workers) -> None:
+    """y is 10.2, not 10: wrong by the criterion; b alone makes it 10.2 as well."""
+    verdict, alone = verdict_of(line, reference, workers, 1.0, add="b:0.1")
+    assert (verdict.status, verdict.why, alone) == (
+        Status.AGREE,
+        f"{line}/mine.py:low 1 (at least 1; 4 samples: 1 to 1)",
+        1,
+    )
+    assert verdict.worst and verdict.worst.errors["max_rel"] == pytest.approx(0.02)
+
+
+def test_a_score_that_drops_is_wrong_and_a_piece_tells_its_part(
+    line: Path, reference: Reference, workers: Workers
+) -> None:
+    verdict, alone = verdict_of(line, reference, workers, 0.5, add="b:1+d:0.1")
+    assert (verdict.status, verdict.signature, alone) == (Status.FAIL, Signature.MISMATCH, 0)
+
+
+def test_what_the_candidate_does_not_give_has_no_score(line: Path, reference: Reference, workers: Workers) -> None:
+    verdict, alone = verdict_of(line, reference, workers, 0.5, drop="y")
+    assert (verdict.status, verdict.signature, alone) == (Status.FAIL, Signature.MISSING, 1)
+
+
+def test_few_samples_leave_it_unresolved() -> None:
+    known = ScoreDocument(words="f", limit=0.5, candidate=0.75, reference=1.0, samples=4, interval=(0.0, 0.75),
+                          of="drop", sure=False, says="")  # fmt: skip
+    assert (
+        said(known)
+        == "f 0.75 of 1, drops by 0.25 (allowed 0.5); 4 samples are few: other draws of them drop by 0 to 0.75"
+    )
+    assert said(replace(known, interval=None)).endswith("(allowed 0.5); one sample says nothing of others")
+    assert said(replace(known, sure=True)) == "f 0.75 of 1, drops by 0.25 (allowed 0.5; 4 samples: 0 to 0.75)"
+
+
+def by_low(line: Path, command: str, candidate: str, *words: str) -> Done:
+    score = ("--score", "mine.py:low", *(words or ("--drop", "10%")))
+    return subcut(command, "model.onnx", "-i", "samples", "-c", f"{HERE}:{candidate}", *score, "--json",
+                  "--criterion", EXACT, cwd=line)  # fmt: skip
+
+
+def test_compare_by_a_score(line: Path) -> None:
+    compared = by_low(line, "compare", "add=b:1").document
+    assert compared["says"].startswith("wrong by mine.py:low 0 of 1") and compared["exit_code"] == 1
+    assert [row.get("score") for row in compared["rows"]] == [None, 0, None, None]
+
+
+@pytest.mark.slow
+def test_bisect_by_a_score(line: Path) -> None:
+    right = by_low(line, "bisect", "add=b:0.1")
+    assert right.code == 0 and right.document["score"]["sure"] and not right.document["findings"], right
+    wrong = by_low(line, "bisect", "add=b:1")
+    (finding,) = wrong.document["findings"]
+    assert (wrong.code, finding["nodes"], finding["score"], wrong.document["score"]["candidate"]) == (1, ["b"], 0, 0)
+    assert "the score judges: mine.py:low 0 of 1, drops by 1 (allowed 0.1" in " ".join(wrong.document["notes"])
+
+
+def test_a_score_without_a_limit_is_a_mistake(line: Path) -> None:
+    done = by_low(line, "bisect", "add=b:1", "--drop", "1", "--at-least", "1")
+    assert done.code == 2 and "which score is good enough?" in done.out
+    done = subcut("compare", "model.onnx", "--labels", "x.csv", cwd=line)
+    assert done.code == 2 and "--labels goes with --score" in done.err

@@ -1,6 +1,8 @@
-"""What a plan is accepted by: a criterion on every output, or a score of the task.
+"""A score of the task, as a judge of the whole model's outputs: how far may it drop?
 
-A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate.
+A score runs in a process of its own (`score_backend`), a user's with the limits of a candidate. What is accepted is so
+on all samples; whether it would be on others is said by the paired bootstrap: the same draws of samples, with
+repetition, of both sides.
 """
 
 from __future__ import annotations
@@ -8,24 +10,25 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
 
 import numpy as np
 
 from subgraph import plugins
 from subgraph.errors import InputError, SubcutError, UsageError
-from subgraph.plan import score_backend
+from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record, read_npy, written
 from subgraph.text import clean, count
-from subgraph.trials.trial import Trials
+from subgraph.trials import score_backend
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
-from subgraph.verdict import Status
+from subgraph.verdict import Judgement, Signature, Status, Verdict
 
 TIMEOUT = 600.0  # seconds for one call of a user's score
 DRAWS = 200  # of samples, with repetition, of which each gives a score: the paired bootstrap
@@ -54,26 +57,6 @@ class Judged:
 def not_run(why: str) -> Judged:
     """Of a model that the candidate does not run: that says nothing about its precision."""
     return Judged(Status.UNRESOLVED, f"it does not run: {why}")
-
-
-class Acceptance(Protocol):
-    """Says which models are good enough."""
-
-    def judge(self, result: RunResult) -> Judged:
-        """Is what a model gave good enough?"""
-
-
-@dataclass
-class ByCriterion:
-    """Every output of every sample agrees with the float model's."""
-
-    trials: Trials
-
-    def judge(self, result: RunResult) -> Judged:
-        if result.failure:
-            return not_run(result.failure.why)
-        verdict = self.trials.verdict_of(self.trials.whole(), result)
-        return Judged(verdict.status, verdict.why or verdict.status.value)
 
 
 @dataclass(frozen=True)
@@ -114,10 +97,11 @@ def parse_drop(text: str) -> tuple[float, bool]:
 
 @dataclass
 class ByScore:
-    """A score that must reach a limit.
+    """A score that must reach a limit. Several threads may ask at once.
 
     Attributes:
-        float_outputs: the float model's, per sample. float_score: what they are worth.
+        float_outputs: the reference's, per sample. float_score: what they are worth.
+        fixed: what else the function is given. identity: of outputs, by their contents.
     """
 
     wanted: Wanted
@@ -125,8 +109,11 @@ class ByScore:
     float_outputs: Feeds
     fixed: Sequence[Record]
     scratch: Path
+    identity: Callable[[Sequence[Record]], Sequence[str]]
     float_score: float = math.nan
     _calls: int = 0
+    _known: dict[tuple[str, ...], ScoreDocument] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def limit(self) -> float:
@@ -149,10 +136,12 @@ class ByScore:
             UsageError: the function fails, or gives no number.
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
-        folder = self.scratch / f"score{self._calls}"
-        folder.mkdir()
-        self._calls += 1
-        fed = [replace(r, name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n, r in sample.items()]
+        with self._lock:
+            folder = self.scratch / f"score{self._calls}"
+            folder.mkdir()
+            self._calls += 1
+        names = self.float_outputs[0]
+        fed = [replace(sample[n], name=f"o/{k}/{n}") for k, sample in enumerate(outputs) for n in names]
         fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
         try:
             run = self.worker.run("score", folder, {"score": "score"}, fed)
@@ -185,15 +174,69 @@ class ByScore:
             return interval[0] >= self.limit
         return interval[1] <= self.float_score - self.limit
 
+    # ------------------------------------------------------------------------------------------------ as a verdict
+
+    def verdict(self, result: RunResult, judgements: Sequence[Judgement], *, on_others: bool = True) -> Verdict:
+        """The verdict on outputs of the whole model. Their errors stay in it; their status is the score's.
+
+        `on_others`: unresolved where other draws of the samples may be refused.
+        """
+        found = self.document(result.tensors)
+        accepted = found.candidate >= found.limit
+        status = Status.AGREE if accepted and (found.sure or not on_others) else Status.UNRESOLVED
+        status = status if accepted else Status.FAIL
+        signature = None if accepted else Signature.MISMATCH
+        outputs = tuple(replace(j, status=status, signature=signature, label="", why="") for j in judgements)
+        return Verdict(status, signature, found.says, outputs, {}, result.build, result.run, result.stored)
+
+    def document(self, outputs: Feeds) -> ScoreDocument:
+        """What these outputs of the whole model are worth, and whether that holds for other draws of the samples."""
+        key = tuple(self.identity([sample[n] for sample in outputs for n in self.float_outputs[0]]))
+        if key not in self._known:
+            score, interval = self.of(outputs)[0], self.interval(outputs)
+            self._known[key] = ScoreDocument(
+                words=self.wanted.words,
+                limit=self.limit,
+                candidate=score,
+                reference=self.float_score,
+                samples=len(outputs),
+                interval=interval,
+                of="drop" if self.wanted.at_least is None else "score",
+                sure=self.is_sure(interval),
+                says="",
+            )
+            self._known[key] = replace(self._known[key], says=said(self._known[key]))
+        return self._known[key]
+
+
+def said(score: ScoreDocument) -> str:
+    """`top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
+    found, samples = f"{clean(score.words)} {score.candidate:.4g}", count(score.samples, "sample")
+    if score.of == "drop":
+        drop = score.reference - score.candidate
+        found += f" of {score.reference:.4g}, {f'drops by {drop:.3g}' if drop > 0 else 'does not drop'}"
+    limit = score.reference - score.limit if score.of == "drop" else score.limit
+    allowed = f"{'allowed' if score.of == 'drop' else 'at least'} {limit:.3g}"
+    if score.interval is None:
+        return f"{found} ({allowed}); one sample says nothing of others"
+    low, high = score.interval
+    if score.candidate >= score.limit and not score.sure:
+        how = "drop by" if score.of == "drop" else "score"
+        return f"{found} ({allowed}); {samples} are few: other draws of them {how} {low:.3g} to {high:.3g}"
+    return f"{found} ({allowed}; {samples}: {low:.3g} to {high:.3g})"
+
 
 @contextmanager
-def open_score(wanted: Wanted, trials: Trials, outputs: Sequence[str]) -> Iterator[ByScore]:
-    """A score with its process, until the block ends; what the float model gives is scored first.
+def open_score(wanted: Wanted, trials: ReferenceModel, outputs: Sequence[str], memory: int | None) -> Iterator[ByScore]:
+    """A score with its process, until the block ends; what the reference gives is scored first.
+
+    `memory`: bytes that the process may use.
 
     Raises:
         UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the labels do not fit.
     """
     file, function, is_own = _function(wanted.words)
+    trials.values.need(outputs)
     records = trials.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
     fixed = [
@@ -204,12 +247,12 @@ def open_score(wanted: Wanted, trials: Trials, outputs: Sequence[str]) -> Iterat
     fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in trials.graph.inputs]
     scratch = trials.scratch / "scores"
     scratch.mkdir()
-    with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=trials.workers.memory) as worker:
+    with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=memory) as worker:
         try:
             worker.load("score", file, {"function": function, "truth": is_own})
         except SubcutError as e:
             raise UsageError(f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION") from e
-        score = ByScore(wanted, worker, float_outputs, fixed, scratch)
+        score = ByScore(wanted, worker, float_outputs, fixed, scratch, trials.values.digest)
         (score.float_score,) = score.of(float_outputs)
         yield score
 
@@ -225,7 +268,7 @@ def _function(words: str) -> tuple[Path, str, bool]:
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
-def _truth(wanted: Wanted, trials: Trials, outputs: Feeds, is_own: bool) -> Feeds:
+def _truth(wanted: Wanted, trials: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
     """Per sample, its label; without labels what the float model gives. `is_own`: the score is one of ours.
 
     Raises:

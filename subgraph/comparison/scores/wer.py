@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from subgraph.plan.scores._text import right_share
+from subgraph.comparison.scores._text import right_share
 
 TEXT = True  # labels may be text
 
