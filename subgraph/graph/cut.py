@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -387,7 +388,10 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
 def _misdeclared(
     graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
 ) -> bool:
-    """Does a node of the region, or one that makes an input of it, show that a declared element type is wrong?"""
+    """Does a node of the region, or one that makes an input of it, show that a declared type or shape is wrong?"""
+    first = {*region.nodes}.intersection(i for n in inputs for i in graph.readers.get(n, ()))
+    if any(_misfit(graph, i, infos) for i in first):
+        return True
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     for i in {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}:
         node = graph.nodes[i]
@@ -404,6 +408,39 @@ def _misdeclared(
         if len(made - {0}) > 1:
             return True
     return False
+
+
+def _misfit(graph: Graph, i: int, infos: Mapping[str, protobuf.ValueInfoProto]) -> bool:
+    """Do the shapes of what a node reads, weights' and declared ones, exclude each other?"""
+    node = graph.nodes[i]
+    if node.domain not in STANDARD or node.op_type not in ONE_TYPE:
+        return False
+    shapes = [_dims(graph, name, infos) for name in graph.reads[i]]
+    if node.op_type in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
+        first, second = shapes[:2] if len(shapes) > 1 else (None, None)
+        if first is None or second is None or min(len(first), len(second)) < 2:
+            return False
+        if node.op_type == "Conv":
+            return len(first) != len(second) or _differ(first[1], second[1], attribute(node, "group", 1))
+        if node.op_type == "ConvTranspose":
+            return len(first) != len(second) or _differ(first[1], second[0])
+        inner = -2 if attribute(node, "transA", 0) else -1, -1 if attribute(node, "transB", 0) else -2
+        return _differ(first[inner[0]], second[inner[1]])
+    if attribute(node, "axis", None) is not None:  # as broadcasting was before opset 7
+        return False
+    axes = zip_longest(*(reversed(dims) for dims in shapes if dims is not None), fillvalue=1)
+    return any(len({size for size in axis if isinstance(size, int)} - {1}) > 1 for axis in axes)
+
+
+def _dims(graph: Graph, name: str, infos: Mapping[str, protobuf.ValueInfoProto]) -> list[Any] | None:
+    """The shape of a weight, or as it is declared; None if that is unknown."""
+    if name in graph.weights:
+        return list(graph.weights[name].dims)
+    return declared_type(infos[name].type)[2] if name in infos else None
+
+
+def _differ(size: Any, other: Any, times: int = 1) -> bool:
+    return isinstance(size, int) and isinstance(other, int) and size != other * times
 
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -107,6 +108,30 @@ def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_pat
     types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
     assert types.pop("x", "float32") == "float32" and set(types.values()) == {"float16"}
     onnx.checker.check_model(made.to_model(), full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("op", "weight", "wrong"),
+    [
+        ("Conv<pads = [1, 1, 1, 1]>", (4, 3, 3, 3), [1, 4, 8, 8]),
+        ("Conv<pads = [1, 1, 1, 1]>", (4, 3, 3, 3), [3, 8, 8]),
+        ("ConvTranspose", (3, 2, 1, 1), [1, 2, 8, 8]),
+        ("Add", (8,), [1, 3, 8, 9]),
+        ("MatMul", (8, 2), [1, 3, 8, 9]),
+    ],
+)
+def test_a_declared_shape_that_is_wrong_is_inferred(
+    op: str, weight: tuple[int, ...], wrong: list[int], tmp_path: Path
+) -> None:
+    """onnxruntime takes the model, whose shapes it infers, and refuses a cut that begins with a wrong one."""
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
+
+    text = f"g (float[1,3,8,8] x) => (float[a,b,c,d] y) {{ a = Relu(x) [n] b = {op}(a, w) y = Relu(b) }}"
+    made = cut(text_models.load(tmp_path, text, declare, w=np.ones(weight, np.float32)), "n", "n")
+    assert made.declared("a").shapes == [[1, 3, 8, 8]]
+    ort.InferenceSession(made.to_model().SerializeToString())
 
 
 def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
