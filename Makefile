@@ -115,12 +115,14 @@ types:
 types-%:
 	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* subgraph
 
-docs: $(VENV)/.docs ## build the documentation into build/docs/; a warning or a broken link is an error
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+docs: .venv-docs/.locked ## build the documentation into build/docs/; a warning or a broken link is an error
+	.venv-docs/bin/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "build/docs/index.html"
 
-$(VENV)/.docs: $(STAMP) docs/requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+# What the site needs, and no more: the site's tools, and what subcut imports. `conf.py` finds subcut beside it.
+.venv-docs/.locked: docs/requirements.lock
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
 	touch $@
 
 # The first minutes say most of speed; the rest is about right answers, and about large models.
@@ -154,10 +156,10 @@ producers: $(STAMP) ## read what eight tools record of two networks, each tool i
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group bench pyproject.toml -o benchmarks/requirements.lock
-	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock -o docs/requirements.lock
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock pyproject.toml -o docs/requirements.lock
 
 clean: ## remove what make has built
-	rm -rf $(VENV) .venv-bench .venv-torch .venv-oldest .venv-newest build
+	rm -rf $(VENV) .venv-docs .venv-bench .venv-torch .venv-oldest .venv-newest build
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12

@@ -1,10 +1,16 @@
-"""What `make dist` packs: the package, with its data, and nothing else; the version is in one place."""
+"""What `make dist` packs: the package, with its data, and nothing else.
+
+The version is in one place. What `make docs` installs.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 from flit_core.common import Module
 from flit_core.sdist import SdistBuilder
 
@@ -28,3 +34,12 @@ def test_the_sdist_is_the_package_and_what_tells_of_it() -> None:
 def test_the_version_is_written_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "version" in project["dynamic"] and "version" not in project
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is missing")
+def test_the_site_needs_no_tools_of_development() -> None:
+    words = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "docs"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "-r docs/requirements.lock" in done.stdout and "-r requirements.lock" not in done.stdout
+    lock = (ROOT / "docs" / "requirements.lock").read_text(encoding="utf-8")
+    assert "sphinx==" in lock and "typer==" in lock and "pytest==" not in lock and "openvino==" not in lock
