@@ -21,7 +21,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import aligned
+from subgraph.text import aligned, short
 
 if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
@@ -164,7 +164,7 @@ def side_by_side(documents: Sequence[dict[str, Any]]) -> str:
         same = [of[key].cells if key in of else [] for of in rows]
         worst = [max(both, key=lambda cell: SEVERITY.index(cell.status), default=None) for both in same]
         told = [compared_cell(cell) if cell else "-" for cell in worst]
-        cells.append((f"#{line.index}", line.node, line.op, line.tensor, *told))
+        cells.append((f"#{line.index}", short(line.node), line.op, short(line.tensor), *told))
     lines = [f"{document['candidate']['name']}: {document['says']}" for document in shown]
     pages = [f"report {document['report']}" for document in shown if document["report"]]
     return "\n".join([*lines, *aligned(cells), *([IN_PLACE] if rows[0] else []), *pages])

@@ -14,7 +14,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import aligned, clean, count
+from subgraph.text import aligned, clean, count, short
 
 if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
@@ -318,7 +318,7 @@ def _table(document: RecordedDocument) -> list[str]:
     heads = ("in place", "alone") if single else (clean(r.name) for r in runs)
     cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads, "note")]
     for row in document.rows:
-        names = (f"#{row.index}", clean(row.node), row.op, clean(row.tensor))
+        names = (f"#{row.index}", short(clean(row.node)), row.op, short(clean(row.tensor)))
         notes = "; ".join(dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note))
         first = row.runs[0]
         alone = [_judgement(first.alone) if first and first.alone else "-"] if single else []

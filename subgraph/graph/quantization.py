@@ -29,6 +29,12 @@ QUANTIZERS = frozenset((*OUTPUT_SCALES, "DynamicQuantizeLinear"))
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
+TFLITE_SHIFT = "SUBCUT_SHIFT"  # of that domain, ours: adds the steps of its second input to the codes of its first
+# Its operators that pass codes on, or choose among them.
+TFLITE_CARRIERS = frozenset(
+    "BATCH_TO_SPACE_ND DEPTH_TO_SPACE EXPAND_DIMS GATHER GATHER_ND MAX_POOL_2D PACK PAD PADV2 RESHAPE REVERSE_V2 SLICE "
+    "SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TRANSPOSE UNPACK".split()
+)
 # Steps of int8 outputs that the operators must have: LiteRT's 8-bit quantization specification.
 SPECIFIED_STEPS = {
     "SOFTMAX": 1 / 256,
@@ -50,11 +56,25 @@ def is_quantized(ops: Iterable[str]) -> bool:
     return any(op in QUANTIZED_OPS or op.startswith(("QLinear", "DynamicQuantize")) for op in ops)
 
 
+def makes_steps(node: protobuf.NodeProto) -> bool:
+    """Does a node turn what it computes into steps?"""
+    if node.domain != TFLITE:
+        return node.op_type in QUANTIZERS
+    return node.op_type not in TFLITE_CARRIERS and bool(step_of_operator(node))
+
+
+def step_of_operator(node: protobuf.NodeProto, attribute: str = "scale") -> float:
+    """The step of the first output of an operator of TensorFlow Lite, or of its first input ("input_scale"); 0 of one
+    that is not quantized."""
+    scale = next((a.floats for a in node.attribute if a.name == attribute), ())
+    return float(scale[0]) if scale else 0.0
+
+
 def quantizes_itself(graph: Graph) -> bool:
     """Does the model turn values that depend on its inputs into steps?"""
     from subgraph.graph.graph import VALUE
 
-    made = [name for i, op in enumerate(graph.ops) if op in QUANTIZERS for name in graph.makes[i][:1]]
+    made = [name for i, node in enumerate(graph.nodes) if makes_steps(node) for name in graph.makes[i][:1]]
     return VALUE in graph.kinds(made).values()
 
 
@@ -63,6 +83,8 @@ def step_of(graph: Graph, name: str) -> float:
     i = graph.maker.get(name)
     while i is not None and graph.ops[i] in CARRIERS:
         i = graph.maker.get(graph.reads[i][0])
+    if i is not None and graph.nodes[i].domain == TFLITE and graph.ops[i] == "DEQUANTIZE":
+        return step_of_operator(graph.nodes[i], "input_scale")
     if i is None or graph.ops[i] != "DequantizeLinear":
         return 0.0
     scale = constant_scale(graph, graph.nodes[i], 1, 2)

@@ -37,7 +37,7 @@ from subgraph.reports import (
     word,
 )
 from subgraph.reports import region as region_words
-from subgraph.text import aligned, count, prediction
+from subgraph.text import aligned, count, prediction, short
 
 FILE = "report.txt"
 
@@ -162,7 +162,7 @@ def compared_table(shown: View) -> list[str]:
     for t in shown.lines:
         who = [t.computed_by or "-"] if "computed by" in by else []
         who += [scored(t.score)] if is_scored else []
-        rows.append((f"#{t.index}", t.node, t.op, t.tensor, *map(compared_cell, t.cells), *who))
+        rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *map(compared_cell, t.cells), *who))
     return aligned(rows)
 
 

@@ -24,7 +24,7 @@ from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import parse_criterion
 from subgraph.errors import ModelError, OutOfTime
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.quantization import QUANTIZERS
+from subgraph.graph.quantization import makes_steps
 from subgraph.graph.region import Region, above_until
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import RunResult
@@ -196,7 +196,7 @@ def between_quantizers(trials: Trials) -> BetweenQuantizers | None:
 def _pieces(trials: Trials) -> list[Region]:
     """What computes the steps of each quantizer, and each output of the model, from the steps before it."""
     graph = trials.graph
-    makers = [i for i in trials.whole().nodes if graph.ops[i] in QUANTIZERS]
+    makers = [i for i in trials.whole().nodes if makes_steps(graph.nodes[i])]
     kinds = graph.kinds(graph.makes[i][0] for i in makers)
     steps = [graph.makes[i] for i in makers if kinds[graph.makes[i][0]] == VALUE]
     made = {name for names in steps for name in names}

@@ -59,8 +59,12 @@ Other values: indices of TopK, ArgMax, ArgMin may be i â†’ j only if 0 < |v_i âˆ
 never: ONNX fixes their order; but behind quantization, if a perturbed run breaks that tie). Quantized values may be off
 by one step, or twice what perturbed runs show, in twice the share of the worst of 8 runs plus one element. Booleans and
 classes: the same share; the one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression:
-as sets. Values that no rounding reaches must be equal. Quantized values of TensorFlow Lite's operators, inside of which
-nothing can be perturbed, may be off by one step; up to half of their type's range they are unresolved.
+as sets. Values that no rounding reaches must be equal.
+
+Quantized values of TensorFlow Lite's operators may be off by one step. Inside of these operators nothing can be
+perturbed, but their codes can: perturbed runs move 1 % of those that enter an operator by one step. The output's may be
+off by twice as many steps as there, and one, in twice as many elements, and one. Where that is beyond the cap of a
+model's output, it is unresolved, label "steps", as above.
 
 Where noise cannot be measured, what is beyond the cap fails, what is within 1e-5 of the scale of each slice agrees, and
 what is between is unresolved.
@@ -78,6 +82,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from subgraph.comparison import STEPS
 from subgraph.comparison.criteria import (
     Noise,
     OutputContext,
@@ -90,7 +95,7 @@ from subgraph.comparison.criteria import (
     parse_number,
     settle,
 )
-from subgraph.comparison.criteria._floats import JUMP_RUNS, MAX_SHARE, PRECISION_LOST, Floats, shape_varies
+from subgraph.comparison.criteria._floats import CAP, JUMP_RUNS, MAX_SHARE, PRECISION_LOST, Floats, shape_varies
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import mask_plateau
@@ -152,7 +157,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if not pair.changed:
         return agree(all_equal(pair))
     if noise and pair.kind == "integer" and noise.are_codes():
-        return _codes(pair)
+        return _codes(pair, context, noise)
     if noise and (not pair.floating or noise.behind_choice()) and (ranking := noise.ranking(context.claim)):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
@@ -253,11 +258,11 @@ def _no_floats(pair: Pair, claim: Precision, noise: Noise) -> Ruling:
     return agree(f"{_changed(pair)}, allowed {allowed}")
 
 
-def _steps(pair: Pair, runs: Sequence[Pair]) -> Ruling:
+def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ruling:
     """Steps that the region itself makes, and what perturbed runs make of them: a value may take the next one anywhere,
-    and others where perturbed runs show as many."""
-    allowed = max(1.0, MAX_STEPS * max(p.error for p in runs))
-    share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs))
+    and others where perturbed runs show as many, or in `spare` elements more. `own`: steps that no run shows."""
+    allowed = max(1.0, own + MAX_STEPS * max(p.error for p in runs))
+    share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs)) + spare
     far, most = int(np.count_nonzero(pair.difference > 1)), f"by up to {count(int(pair.error), 'step')}"
     if far > share or pair.error > allowed:
         limit = f"allowed {allowed:g}, in {share} of them beyond one" if share else "allowed one"
@@ -265,11 +270,30 @@ def _steps(pair: Pair, runs: Sequence[Pair]) -> Ruling:
     return agree(f"{_changed(pair)}, {most}")
 
 
-def _codes(pair: Pair) -> Ruling:
-    """Quantized values whose noise cannot be measured."""
-    info, differ = np.iinfo(pair.reference.dtype), f"{pair.changed} of {count(pair.size, 'code')} differ"
+def _codes(pair: Pair, context: OutputContext, noise: Noise) -> Ruling:
+    """Quantized values of TensorFlow Lite's operators, by their own steps; where one step moves a model's output beyond
+    use, that decides nothing."""
+    differ = f"{pair.changed} of {count(pair.size, 'code')} differ"
     if pair.error <= 1:
         return agree(f"{differ}, by one step")
+    try:
+        runs = [Pair(pair.reference, values) for values in noise.perturbed(context.claim, JUMP_RUNS)]
+    except (ModelError, WorkerDied):
+        return _codes_without_noise(pair, differ)
+    if any(run.reference.shape != run.candidate.shape for run in runs):
+        return shape_varies()
+    moved = max(run.error for run in runs)
+    found = _steps(pair, runs, own=1, spare=int(moved > 0))
+    spread = float(np.ptp(pair.reference.astype(np.int64)))
+    if found.status is Status.AGREE and context.is_model_output and moved > CAP[Precision.INT8] * spread:
+        part = moved / (spread or 1.0)
+        why = f"{found.why}; the model turns one quantization step into {100 * part:.0f} % of its output"
+        return Ruling(Status.UNRESOLVED, STEPS, why, noise=moved)
+    return found
+
+
+def _codes_without_noise(pair: Pair, differ: str) -> Ruling:
+    info = np.iinfo(pair.reference.dtype)
     beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
     why = f"{differ}, by up to {pair.error:g} steps"
     return fail(why) if beyond else Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")

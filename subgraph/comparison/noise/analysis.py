@@ -15,7 +15,7 @@ from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
 from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, VALUE, Graph
 from subgraph.graph.opsets import STANDARD
-from subgraph.graph.quantization import QUANTIZERS
+from subgraph.graph.quantization import QUANTIZERS, TFLITE, makes_steps
 from subgraph.graph.region import Region
 from subgraph.graph.walk import all_nodes, attribute, called
 from subgraph.storage import dtypes
@@ -117,9 +117,10 @@ def find_rounding_sites(
         if i in shape_nodes:
             continue
         _inherit(graph, i, sites)
-        if graph.ops[i] in QUANTIZERS and kinds[graph.makes[i][0]] == VALUE:
+        if makes_steps(graph.nodes[i]) and kinds[graph.makes[i][0]] == VALUE:
             quantizers.append(graph.makes[i][0])
             sites.quantized.update(graph.makes[i])
+            sites.behind_steps.update(graph.makes[i] if graph.nodes[i].domain == TFLITE else ())
         outputs = [name for name in graph.makes[i] if name in used]
         if sites.value_shaped.isdisjoint(outputs):
             if rounds(graph.nodes[i]) and not any(n in unrounded for n in outputs):

@@ -8,6 +8,7 @@ adds terms in another order: `untied_shift` draws an independent number for each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -24,6 +25,7 @@ SAMPLE = 4096  # values that are looked at first
 # In fp32 every float32 weight is exact. But what runtimes make of weights (folded batch normalisations, transforms of
 # convolutions, sums in another order) rounds like perturbed weights; only those that need fewer bits are left alone.
 WEIGHTS_HELD_AS = Precision.FP16
+STEP_SHARE = 0.01  # of the elements behind each of a model's own quantizers that are moved by one step
 MAX_UNEVEN = 1e-3  # of a step: float32 holds 255 steps to 10⁻⁵
 
 
@@ -102,6 +104,17 @@ def untied_shift(values: Array, claim: Precision, key: int, times: float) -> Arr
         with np.errstate(all="ignore"):
             shifts = shifts * shifts.dtype.type(max(claim.eps, FLOATS[dtype])) * wide
     return np.asarray(np.where(moves, shifts, 0), wide.dtype)
+
+
+def random_steps(shape: Sequence[int], dtype: str, key: int) -> Array:
+    """Codes of +1 and −1 for `STEP_SHARE` of the elements, else of 0, which is 128 for uint8.
+
+    >>> random_steps([4], "int8", 0)
+    array([0, 0, 0, 0], dtype=int8)
+    """
+    drawn = np.random.default_rng(key).random(shape)
+    steps = np.where(drawn < STEP_SHARE / 2, -1, np.where(drawn > 1 - STEP_SHARE / 2, 1, 0))
+    return np.asarray((steps + (128 if dtype == "uint8" else 0)).astype(dtype))
 
 
 def round_to_claim(values: Array, claim: Precision) -> Array:

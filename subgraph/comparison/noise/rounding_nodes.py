@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from subgraph.comparison.noise.perturb import MAX_PERTURBED
+from subgraph.comparison.noise.perturb import MAX_PERTURBED, STEP_SHARE
 from subgraph.comparison.precision import FLOATS, MAX_REST, MIN_PLATEAU
 from subgraph.graph import protobuf
 from subgraph.precision import Precision
@@ -35,7 +35,6 @@ CLIP_INPUTS_SINCE = 11  # opset from which Clip reads its limits as inputs
 RANGE_SINCE = 11  # opset that has Range
 BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
 CODES = "codes"  # among the float types of keys: steps that the model itself makes
-STEP_SHARE = 0.01  # of the elements behind each of a model's own quantizers that are moved by one step
 SPREAD = 43758.5453  # the fraction of SPREAD·sin(x) is all but random for x of different elements
 TINY = 1e-37  # in place of a divisor that is 0
 

@@ -30,9 +30,11 @@ from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
+from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
+from subgraph.storage.dtypes import name_of
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, copied, load, written
 from subgraph.types import Array
@@ -216,6 +218,9 @@ class NoiseSampler:
 
     def _build(self, run: NoiseRun, names: list[str]) -> None:
         """Load the cut's model, instrumented for runs of this kind and claim."""
+        if any(node.domain == TFLITE for node in self._cut.model.graph.node):
+            self._build_tflite(run, names)
+            return
         from subgraph.comparison.noise.instrument import Change, instrument_model
         from subgraph.comparison.noise.rounding_nodes import is_stepped
 
@@ -240,6 +245,31 @@ class NoiseSampler:
         model = deepcopy(self._cut.model)
         self._instrumented, self._calm = instrument_model(model, self.sites, change, names), None
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
+
+    def _build_tflite(self, run: NoiseRun, names: list[str]) -> None:
+        """The same of TensorFlow Lite's operators, whose codes are moved.
+
+        Raises:
+            ModelError: there are none, or it is another kind of run.
+        """
+        from subgraph.comparison.noise.tflite_steps import add_steps
+
+        moved = {} if run.rounded or run.tie_factor else self._codes
+        if not moved:
+            raise ModelError("inside of TensorFlow Lite's operators nothing can be rounded or perturbed")
+        model = deepcopy(self._cut.model)
+        self._instrumented, self._calm = add_steps(model, moved, names), None
+        self._load(model, run.model, numbered_folder(self.scratch, "model"))
+
+    @cached_property
+    def _codes(self) -> dict[str, tuple[str, list[int]]]:
+        """Type and shape of each tensor of codes of TensorFlow Lite's operators."""
+        from subgraph.comparison.noise.tflite_steps import STEPPED
+
+        graph = self._cut.model.graph
+        infos = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+        types = {n: (name_of(infos[n].elem_type), infos[n].shape) for n in self.sites.quantizers if n in infos}
+        return {n: (t, [d.dim_value or 1 for d in shape.dim]) for n, (t, shape) in types.items() if t in STEPPED}
 
     def _entering(self, claim: Precision) -> tuple[dict[str, str], dict[str, ChannelRange]]:
         """Types of the inputs and weights that the claimed precision does not hold exactly; for int8 the ranges of the
@@ -298,7 +328,11 @@ class NoiseSampler:
             yield replace(self.tensors[name], name=made.raw.get(name, name))
         for k, (name, tensor) in enumerate(made.shifts.items()):
             key = perturb.key_of(tensor, SEED, run.number, attempt)
-            shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
+            if run.tie_factor:
+                shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
+            else:
+                dtype, shape = self._codes[tensor]
+                shift = perturb.random_steps(shape, dtype, key)
             yield written(name, shift, folder, f"s{k}")
         if made.keys:
             yield written(made.keys, keys, folder, "keys")

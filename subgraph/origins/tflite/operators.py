@@ -16,12 +16,13 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from subgraph.graph.quantization import TFLITE
+from subgraph.graph.quantization import TFLITE, TFLITE_SHIFT
 from subgraph.storage.file_kinds import TFLITE_PRODUCER
 from subgraph.types import Array
 
 ALIGNMENT = 16  # bytes, of each buffer: `force_align` in the schema
 VERSION = 3  # of the schema
+ADD_VERSION = 2  # the first that adds int8
 IR_VERSION, OPSET = 8, 17
 MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
 _ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; others are called as in the schema
@@ -261,7 +262,9 @@ def to_tflite(model: ModelProto) -> bytes:
         return numbers[name]
 
     for node in model.graph.node:
-        alone = _operator(node)
+        shifted = node.domain == TFLITE and node.op_type == TFLITE_SHIFT
+        alone = _shift(tensors[numbers[node.input[0]]]) if shifted else _operator(node)
+        _rename(alone.subgraphs[0], node)
         held = alone.subgraphs[0]
         places = [number_of(t, alone.buffers) for t in held.tensors]
         (op,) = held.operators
@@ -326,6 +329,32 @@ def _operator(node: NodeProto) -> Any:
     if node.domain != TFLITE or not data:
         raise CannotCarry(f"node '{node.name}' ({node.op_type}) is not an operator of TensorFlow Lite")
     return schema.ModelT.InitFromPackedBuf(data, 0)
+
+
+def _rename(graph: Any, node: NodeProto) -> None:
+    """Have the tensors of an operator's own subgraph the names that its node reads and makes."""
+    (op,) = graph.operators
+    for ports, names in ((op.inputs, node.input), (op.outputs, node.output)):
+        for k, name in zip(_numbers(ports), names, strict=False):
+            if k >= 0 and name:
+                graph.tensors[k].name = name.encode()
+
+
+def _shift(tensor: Any) -> Any:
+    """A model of one ADD that moves codes by whole steps: with one scale on all sides it is exact."""
+    graph, op, code, model = schema.SubGraphT(), schema.OperatorT(), schema.OperatorCodeT(), schema.ModelT()
+    graph.tensors = [schema.TensorT.InitFromPackedBuf(_packed(tensor), 0) for _ in range(3)]
+    for copied in graph.tensors:
+        copied.buffer = 0
+    unsigned = tensor.type == schema.TensorType.UINT8
+    graph.tensors[1].quantization.zeroPoint = np.array([128 if unsigned else 0], np.int64)
+    op.inputs, op.outputs, op.opcodeIndex = np.array([0, 1], np.int32), np.array([2], np.int32), 0
+    op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.AddOptions, schema.AddOptionsT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
+    code.version = ADD_VERSION
+    graph.operators = [op]
+    model.subgraphs, model.operatorCodes, model.buffers = [graph], [code], [schema.BufferT()]
+    return model
 
 
 def _raw(tensor: TensorProto) -> Array:

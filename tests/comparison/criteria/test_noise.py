@@ -839,4 +839,33 @@ def test_codes_of_which_the_noise_is_not_known(steps: int, status: Status) -> No
     reference = np.zeros(50, np.int8) - 100
     candidate = reference.copy()
     candidate[7] = steps - 100
-    assert judged(reference, candidate, FakeNoise(codes=True)).status is status
+
+    class Broken(FakeNoise):
+        def perturbed(self, claim: Precision, count: int) -> list[Array]:
+            raise ModelError("nothing can be moved")
+
+    assert judged(reference, candidate, Broken(codes=True)).status is status
+
+
+@pytest.mark.parametrize(
+    ("moved", "steps", "output", "status"),
+    [
+        (3, 4, True, Status.AGREE),
+        (3, 8, True, Status.FAIL),
+        (40, 30, True, Status.UNRESOLVED),  # one step moves the output by a fifth of its range
+        (40, 30, False, Status.AGREE),
+        (0, 1, True, Status.AGREE),  # a single operator, which reads what nothing moves
+        (0, 2, True, Status.FAIL),
+    ],
+)
+def test_codes_are_judged_by_what_moved_codes_before_them_do(
+    moved: int, steps: int, output: bool, status: Status
+) -> None:
+    """A healthy model of a trained int8 network had 61 of 64 tensors unresolved."""
+    reference = np.arange(-50, 50, dtype=np.int8)
+    run, candidate = reference.copy(), reference.copy()
+    run[3] += moved
+    candidate[7] += steps
+    found = judged(reference, candidate, FakeNoise([run] * 8, codes=True, own_steps=True), output=output)
+    assert found.status is status, found
+    assert (found.label == "steps") == (status is Status.UNRESOLVED)
