@@ -142,7 +142,7 @@ def tried(script: Script, place: Path) -> tuple[list[str], bool]:
         script.run(place, state, dump)
         home = dump.parent if (dump.parent / "healthy.onnx").exists() else place
         options = [*script.own.get("options", ())]
-        options += ["-i", str(home / "x.npy")] if not list(dump.glob("inputs.json")) else []
+        options += ["-i", str(home / "x.npy")] if not list(dump.glob("inputs*")) else []
         found[state] = ask("compare", home / "healthy.onnx", dump, options)
     interval = ask("bisect", home / "healthy.onnx", dumps["faulty"], options)
     wrong = wrong_nodes(home / "healthy.onnx", home / "faulty.onnx")

@@ -264,3 +264,73 @@ def test_a_table_of_statistics_says_what_it_is(dump: Path) -> None:
         InputError, match=r"layers.csv holds statistics of tensors \(max, mean, min\), not their values"
     ):
         recording.open(dump)
+
+
+FEED_FORWARD = """g (float[1, 6, 16] x) => (float[1, 8] out)
+{
+    a = MatMul (x, w0)
+    first = Add (a, b0)
+    h = MatMul (first, w1)
+    wide = Add (h, b1)
+    d = Div (wide, root)
+    e = Erf (d)
+    f = Add (e, one)
+    g = Mul (wide, f)
+    act = Mul (g, half)
+    y = MatMul (act, w2)
+    narrow = Add (y, b2)
+    sum = Add (first, narrow)
+    mean = ReduceMean <axes = [1], keepdims = 0> (sum)
+    out = MatMul (mean, w3)
+}"""
+
+
+def feed_forward(folder: Path, fault: bool = False) -> dict[str, Array]:
+    """All tensors of a small network whose nodes a runtime fuses, with the weights of `h` rolled where it is at fault;
+    the right model and an input lie in the folder then."""
+    draw = np.random.default_rng(0).standard_normal
+    shapes = {"w0": (16, 16), "b0": (16,), "w1": (16, 24), "b1": (24,), "w2": (24, 16), "b2": (16,), "w3": (16, 8)}
+    weights: dict[str, Any] = {
+        n: (draw(s) / (40 if n in ("w2", "b2") else 4)).astype(np.float32) for n, s in shapes.items()
+    }
+    numbers: dict[str, Any] = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
+    onnx.save(text_models.model(FEED_FORWARD, **weights, **numbers), folder / "m.onnx")
+    x = draw((1, 6, 16)).astype(np.float32)
+    np.save(folder / "x.npy", x)
+    if fault:
+        weights["w1"] = np.roll(weights["w1"], 1, 0)
+    model = text_models.model(FEED_FORWARD, **weights, **numbers)
+    names = [n for node in model.graph.node for n in node.output]
+    session = onnxruntime.InferenceSession(tapped(model, names).SerializeToString())
+    return dict(zip(names, session.run(names, {"x": x}), strict=True))
+
+
+def test_numbered_blobs_of_fused_nodes_are_found_behind_a_fault(dump: Path) -> None:
+    """As ncnn's of a model that pnnx converted: GELU and MatMul with Add are one layer each, and Split copies."""
+    written = feed_forward(dump.parent, fault=True)
+    for number, name in enumerate(("first", "wide", "act", "narrow", "sum", "sum", "mean", "out")):
+        np.save(dump / f"{number}.npy", written[name])
+    found, places = compared(dump)
+    assert [sorted(place) for place in places] == [["#2", "#3"]]
+    assert [*found.rows] == ["first", "wide", "act", "narrow", "sum", "mean", "out"]
+    assert not any("wrong values?" in note for note in found.notes), found.notes
+
+
+def test_an_output_of_few_numbers_is_found_where_it_is_the_same(dump: Path) -> None:
+    written = feed_forward(dump.parent)
+    for number, name in enumerate(("first", "sum", "mean", "out")):
+        np.save(dump / f"{number}.npy", written[name])
+    np.save(dump / "4.npy", written["out"] * 1.001)
+    found, _ = compared(dump)
+    assert found.status is Status.AGREE and found.rows["out"].match.entry.tensor == "3"
+
+
+def test_a_stranger_is_no_summand_though_the_sum_is_near(dump: Path) -> None:
+    """It is small beside the other summand, so whatever it holds the sum is nearly the recorded one."""
+    written = feed_forward(dump.parent, fault=True)
+    for number, name in enumerate(("first", "sum", "mean", "out")):
+        np.save(dump / f"{number}.npy", written[name])
+    np.save(dump / "9.npy", np.random.default_rng(7).standard_normal((1, 6, 16)).astype(np.float32) / 50)
+    found, places = compared(dump)
+    assert [*found.rows] == ["first", "sum", "mean", "out"]
+    assert len(places) == 1 and "#2" in places[0]

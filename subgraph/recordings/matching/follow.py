@@ -32,10 +32,11 @@ from subgraph.recordings.matching.matched import (
     distance_of,
     is_clearer,
 )
+from subgraph.recordings.matching.names import MAX_FUSED
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, save, type_of
-from subgraph.trials.matching.match_tensors import MIN_DIFFERENT, NEAR, varied
+from subgraph.trials.matching.match_tensors import MIN_DIFFERENT, MIN_EXACT, NEAR, varied
 from subgraph.types import Array
 
 MAX_ENTRIES = 1000  # in doubt; each may take some runs of a node
@@ -111,7 +112,7 @@ class _Following:
 
     def run_all(self) -> MatchedSample:
         doubtful = dict(self.pool)
-        while any([self._forward(), self._backward(), self._by_order()]):
+        while self._forward() or self._backward() or self._by_order():
             pass
         right = sum(not match.name_says for match in self.matches.values())
         if right > self.contradicted:  # most names are right, so the rest are believed
@@ -120,11 +121,19 @@ class _Following:
                     self.matches[name] = self.matched.matches[name]
                     del self.pool[entry]
         left_out = [left for left in self.matched.left_out if left.entry not in doubtful]
-        left_out += [self.left.get(entry) or LeftOutEntry(entry, Reason.UNMATCHED) for entry in self.pool]
-        unlike = min(self.matched.unlike + sum(map(bool, self.pool.values())), len(self.pool))
+        copies = self._copies()
+        unmatched = [entry for entry in self.pool if entry not in copies]
+        left_out += [*copies.values(), *(self.left.get(e) or LeftOutEntry(e, Reason.UNMATCHED) for e in unmatched)]
+        unlike = min(self.matched.unlike + sum(bool(self.pool[e]) for e in unmatched), len(unmatched))
         order = {n: k for k, n in enumerate((*self.graph.inputs, *self.trials.tensors()))}
         matches = dict(sorted(self.matches.items(), key=lambda item: order[item[0]]))
         return replace(self.matched, matches=matches, left_out=tuple(left_out), unlike=unlike)
+
+    def _copies(self) -> dict[DumpEntry, LeftOutEntry]:
+        """Of the entries in doubt, those that hold what one with a tensor holds."""
+        held = {self._fit.digest(m.entry): name for name, m in self.matches.items()}
+        same = {e: held.get(self._fit.digest(e)) for e in self.pool}
+        return {e: LeftOutEntry(e, Reason.NOTHING, f"{COPY} {name}") for e, name in same.items() if name}
 
     def _take(self, match: TensorMatch) -> None:
         said, reference = self.pool.pop(match.entry), self._fit.reference(match.tensor)
@@ -145,11 +154,12 @@ class _Following:
 
     def _held(self, tensor: str, made: Array | None) -> TensorMatch | None:
         """The entry in doubt that holds this value of a tensor; None where none does, or several that differ."""
-        if made is None or not varied(made):
+        if made is None or not varied(made, MIN_EXACT):
             return None
-        near = [e for e in (self.entries[int(k)] for k in self._sums.near(made, NEAR)) if e in self.pool]
+        limit = NEAR if varied(made) else EXACT
+        near = [e for e in (self.entries[int(k)] for k in self._sums.near(made, limit)) if e in self.pool]
         matches = [replace(self._fit.aligned(e, tensor, made), how="node") for e in near]
-        best, *others = sorted((m for m in matches if m.distance <= NEAR), key=distance_of) or (None,)
+        best, *others = sorted((m for m in matches if m.distance <= limit), key=distance_of) or (None,)
         rivals = [m for m in others if best and not is_clearer(best, m)]
         if not best or all(self._fit.are_same(best.entry, m.entry) for m in rivals):
             shaped = (m for m in (best, *rivals) if m and self._fit.value(m.entry).shape == made.shape)
@@ -180,22 +190,50 @@ class _Following:
         return [replace(m, how="node") for m in found if m.alignment]
 
     def _is_read(self, match: TensorMatch) -> bool:
-        """Does a node that reads the tensor compute, from this entry, what is known or found of its output?
+        """Does a node that reads the tensor, or several that a device fuses, compute from this entry what is known or
+        found of their output?
 
-        Found counts only where weights take part: Relu of another tensor may have been recorded as well.
+        Found counts only where weights take part: Relu of another tensor may have been recorded as well. Known counts
+        only where the entry brings it nearer: a sum may be near whatever its smaller part is.
         """
-        given = self._saved_as(match)
-        for reader in self.graph.readers.get(match.tensor, ()):
-            for name in self.graph.makes[reader]:
-                known, made = self.matches.get(name), None
-                if given and (known or self._reads_weights(reader)):
-                    made = self._computed(name, {match.tensor: given})
-                if made is None or not varied(made):
-                    continue
-                held = self._fit.aligned(known.entry, name, made) if known else self._held(name, made)
-                if held and held.distance <= NEAR and held.entry != match.entry:
-                    return True
+        record = self._saved_as(match)
+        given = {match.tensor: record} if record else {}
+        for name in self._behind(match) if given else ():
+            known, made = self.matches.get(name), self._computed(name, given)
+            if made is None or not varied(made):
+                continue
+            held = self._fit.aligned(known.entry, name, made) if known else self._held(name, made)
+            is_other = held and held.distance <= NEAR and held.entry != match.entry
+            if held and is_other and (not known or self._is_nearer(held, known)):
+                return True
         return False
+
+    def _is_nearer(self, held: TensorMatch, known: TensorMatch) -> bool:
+        """Is what is known of a tensor clearly nearer to what an entry gives, `held`, than to what is computed without
+        it?"""
+        made = self._computed(known.tensor)
+        made = self._fit.reference(known.tensor) if made is None else made
+        return is_clearer(held, self._fit.aligned(known.entry, known.tensor, made))
+
+    def _behind(self, match: TensorMatch) -> list[str]:
+        """What is computed from a tensor in few nodes, as far as the first that is known; of the unknown, what an entry
+        may hold and weights take part in, up to one node behind them: an Add of the bias. Of an entry with a name, by
+        one node: each takes a run."""
+        few = bool(self.pool[match.entry])
+        found: dict[str, bool] = {}
+        queue = [(match.tensor, 0)]
+        for name, weighted in queue:
+            for reader in self.graph.readers.get(name, ()) if len(found) < MAX_FUSED else ():
+                now = weighted + bool(weighted or self._reads_weights(reader))
+                new = [n for n in self.graph.makes[reader] if n not in found]
+                found |= dict.fromkeys(new, now > 0)
+                queue += [(n, now) for n in new if n not in self.matches and now < 2 and not few]
+        sizes = {self._fit.value(e).size for e in self.pool}
+        return [n for n, weighted in found.items() if n in self.matches or (weighted and self._size(n) in sizes)]
+
+    def _size(self, tensor: str) -> int:
+        reference = self._fit.reference(tensor)
+        return -1 if reference is None else reference.size
 
     def _reads_weights(self, node: int) -> bool:
         weights = (self.graph.weights.get(n) for n in self.graph.reads[node])

@@ -9,7 +9,7 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
@@ -38,8 +38,9 @@ from subgraph.recordings.matching.names import (
 )
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
-from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY, varied
+from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
+from subgraph.types import Array
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 
@@ -265,16 +266,23 @@ class _Matching:
         """By entry, the tensors that it may hold by its values, the nearest first."""
         if not nameless:
             return {}
-        values = ((n, self._fit.reference(n)) for n in self.results)  # one at a time
-        self._sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        self._sums = BlockSums((n, a) for n, a in self._floats() if varied(a))
+        small = BlockSums((n, a) for n, a in self._floats() if varied(a, MIN_EXACT) and not varied(a))
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in filter(self._is_read, nameless):
             likely = self._names.likely(entry.label)
             later = (n for name in likely for n in self._chain(name))
-            names = dict.fromkeys((*self._sums.near(self._fit.value(entry), NEAR), *likely, *later))
+            value = self._fit.value(entry)
+            names = dict.fromkeys((*self._sums.near(value, NEAR), *likely, *later))
             fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
-            near[entry] = sorted(fitting, key=distance_of)
+            exact = (self._fit.aligned(entry, n) for n in small.near(value, EXACT) if n not in names)
+            near[entry] = sorted((*fitting, *(m for m in exact if m.distance <= EXACT)), key=distance_of)
         return near
+
+    def _floats(self) -> Iterator[tuple[str, Array]]:
+        """Results of real numbers, one at a time."""
+        values = ((n, self._fit.reference(n)) for n in self.results)
+        return ((n, a) for n, a in values if a is not None and a.dtype.kind == "f")
 
     def _chosen(self, entry: DumpEntry, fitting: Sequence[TensorMatch]) -> TensorMatch | None:
         """The tensor that an entry holds, of those that are near; None where it cannot be told."""

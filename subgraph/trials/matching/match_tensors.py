@@ -34,6 +34,7 @@ CLEARER = 4.0  # a match must be so many times nearer than any rival
 DOUBTFUL = 1.5  # a neighbour at less than this times the own distance may as well be meant
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
+MIN_EXACT = 8  # the same, where they differ by rounding alone
 # Operators that change no number: their output is the same tensor once more.
 COPYING = frozenset("Identity Transpose Dropout Cast DequantizeLinear".split())
 # Operators of TensorFlow Lite whose name is not ONNX's.
@@ -309,9 +310,9 @@ def _near_values(
     return near
 
 
-def varied(value: Array) -> bool:
-    """Does a tensor hold enough different numbers to be identified by them?"""
-    return value.size >= MIN_DIFFERENT and np.unique(value.reshape(-1)[: 1 << 16]).size >= MIN_DIFFERENT
+def varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
+    """Does a tensor hold enough different numbers, `least`, to be identified by them?"""
+    return value.size >= least and np.unique(value.reshape(-1)[: 1 << 16]).size >= least
 
 
 def _same_spread(a: Array, b: Array) -> bool:
