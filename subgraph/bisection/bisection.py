@@ -105,6 +105,8 @@ class BisectionOptions:
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
                 **({"score": setup.score} if setup.score else {}),
+                **({"ignored": setup.choice.ignored} if setup.choice.ignored else {}),
+                **({"where": [str(one) for one in setup.choice.where]} if setup.choice.where else {}),
                 "freeze": setup.freeze,
                 "within": self.within,
                 "inside": self.limits.inside,

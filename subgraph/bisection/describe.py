@@ -85,6 +85,8 @@ def describe(
         samples=trials.values.labels,
         whole=ranked(whole, ranking(trials, trials.run(trials.whole()))),
         score=score,
+        ignored=trials.choice.ignored or None,
+        where=[str(one) for one in trials.choice.where] or None,
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
@@ -96,6 +98,7 @@ def describe(
         ],
         notes=[
             *forms.sentences(),
+            *trials.choice.sentences,
             *([f"the score judges: {score.says}"] if score and code == 1 else []),
             *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
             *notes,

@@ -18,6 +18,7 @@ from subgraph.bodies.iterations import NotRun, counting, iterations, total_itera
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
 from subgraph.bodies.truncated import BEGIN
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive
 from subgraph.graph import protobuf
 from subgraph.graph.types import set_tensor
@@ -152,7 +153,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     scratch = trials.new_folder()
     inside = run_body(entered.body, trials.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
-    setup = replace(setup, feeding=inside.feeding, score=None)
+    setup = replace(setup, feeding=inside.feeding, score=None, choice=OutputChoice())
     as_asked = replace(setup, as_loop=asked == AS_LOOP)
     with open_trials(inside.graph, as_asked, trials.reference, trials.workers) as inner:
         yield inner, setup
@@ -232,5 +233,7 @@ def _asked(
     runs.made += 1
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
     graph = written(model, body.graph)
-    with open_trials(graph, replace(setup, feeding=feeding, score=None), trials.reference, trials.workers) as inner:
+    with open_trials(
+        graph, replace(setup, feeding=feeding, score=None, choice=OutputChoice()), trials.reference, trials.workers
+    ) as inner:
         return inner.verdict(inner.whole())

@@ -245,11 +245,17 @@ class Identity:
 
 @dataclass(frozen=True)
 class EvidenceRequest:
-    """A request that names a candidate; what its `precision` means is not checked."""
+    """A request that names a candidate; what its `precision` means is not checked.
+
+    Attributes:
+        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
+    """
 
     candidate: str
     identity: Identity
     precision: str | None = None
+    ignored: Sequence[str] = ()
+    where: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,8 +77,8 @@ SPEC_WORDS = frozenset(
 # Keys of our documents by what their values are; the text of any other key is free.
 NAME_KEYS = frozenset(
     "name node nodes tensor tensors first last without start end producer op ops edges pulled random frozen renamed "
-    "graph samples sample body first_bad last_good test operator domain output region passes".split()
-)  # of nodes, tensors and samples; of ONNX's tests; of passes of an optimiser
+    "graph samples sample body first_bad last_good test operator domain output region passes ignored where".split()
+)  # of nodes, tensors and samples, and conditions on them; of ONNX's tests; of passes of an optimiser
 WORD_KEYS = frozenset(
     "schema status signature signal kind purpose outcome dtype form format formats layout precision runtime machine "
     "provider optimisation matched_by phase while onnxruntime".split()

@@ -42,6 +42,7 @@ def bisect(
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
+    compared: options.OutputOptions,
     score: options.ScoreOptions,
     runtime: options.RuntimeOptions,
     max_trials: Annotated[Number, option("--max-trials", "N", "Stop after N runs of the candidate.")] = None,
@@ -78,7 +79,7 @@ def bisect(
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
-    wanted = resolve.wanted_score(score)
+    wanted, chosen = resolve.wanted_score(score), resolve.output_choice(compared)
     limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None
     candidate_options = replace(candidate_options, tensor_map=None) if of_recording else candidate_options
@@ -87,14 +88,15 @@ def bisect(
         refuse_beside_recorded({
             "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
             "--max-time": max_time, "--repeat": repeat, "--inside": inside or None, "--score": score.score,
+            "--ignore": compared.ignore, "--where": compared.where,
         })  # fmt: skip
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
-    setup = replace(asked.setup(candidate_options, freeze=not no_freeze), score=wanted)
+    setup = replace(asked.setup(candidate_options, freeze=not no_freeze), score=wanted, choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
         refuse_beside_loop({
             "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
-            "--score": score.score,
+            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where,
         })  # fmt: skip
         with asked.reference() as reference:
             return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,7 @@ from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.cases.bundle import BundleRequest, Packed
+    from subgraph.cases.case import EvidenceRequest
     from subgraph.graph.graph import Graph
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -218,12 +220,18 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         "schema": f"{EVIDENCE_SCHEMA}1",
         "source": case.source,
         "command": request.command,
-        "request": plain(identity | {"criterion": criterion}),
+        "request": plain(identity | {"criterion": criterion} | _compared(case.found_with)),
         "versions": versions(),
         "files": [],
     }
     status, signature, why = joined(tuple(j for v in verdicts for j in v.outputs), every=True)
     return replace(request, evidence=evidence, outcome=CaseOutcome(status, signature, why))
+
+
+def _compared(found: EvidenceRequest | None) -> dict[str, Sequence[str]]:
+    """Which outputs were compared where the case was found, for its next request."""
+    said = {"ignored": found.ignored, "where": found.where} if found else {}
+    return {name: words for name, words in said.items() if words}
 
 
 def _result(packed: Packed, source: Path) -> Result:

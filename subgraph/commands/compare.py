@@ -62,6 +62,7 @@ def compare(
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
+    compared: options.OutputOptions,
     score: options.ScoreOptions,
     runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
@@ -82,7 +83,8 @@ def compare(
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    _, wanted = asked.criterion, resolve.wanted_score(score)  # mistakes there are told first
+    _, wanted = asked.criterion, resolve.wanted_score(score)
+    chosen = resolve.output_choice(compared)  # mistakes there are told first
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
@@ -92,7 +94,7 @@ def compare(
     if recorded.recorded:
         refuse_beside_recorded({
             "--candidate": candidate, "--candidate-model": candidate_options.other_model,
-            "--score": score.score,
+            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         return compare_recorded(asked, recordings, choice, csv_file)
@@ -101,7 +103,7 @@ def compare(
         raise UsageError("--save writes the tensors of one candidate", "name one -c")
     specs: Sequence[str | None] = candidate or [None]
     setups = [asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs]
-    setups = [replace(setup, score=wanted) for setup in setups]
+    setups = [replace(setup, score=wanted, choice=chosen) for setup in setups]
     with asked.reference() as reference:
         found = [_compare(model_path, setup, reference, choice, asked.jobs(jobs, setup.candidate)) for setup in setups]
     if len(found) == 1:

@@ -250,6 +250,21 @@ class CriterionOptions:
 
 
 @dataclass(frozen=True)
+class OutputOptions:
+    """What of the outputs is compared."""
+
+    ignore: Annotated[Texts, option("--ignore", "OUTPUT", "This output of the model is not compared. Repeatable.")] = (
+        None
+    )
+    where: Annotated[
+        Texts,
+        option(
+            "--where", "NAME>0.5", "Outputs are compared only where this one fulfils it, on either side. Repeatable."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class ScoreOptions:
     """A score of the task that judges the whole model."""
 

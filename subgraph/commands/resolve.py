@@ -21,6 +21,7 @@ from subgraph.commands.options import (
     CriterionOptions,
     FormatOptions,
     InputOptions,
+    OutputOptions,
     ResultOptions,
     RuntimeOptions,
     ScoreOptions,
@@ -37,6 +38,7 @@ from subgraph.text import clean, split_signature
 from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
+    from subgraph.comparison.where import OutputChoice
     from subgraph.runtime.candidate import Candidate
     from subgraph.trials.score import Wanted
     from subgraph.trials.session import Setup
@@ -416,6 +418,17 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     if not 0 <= value < float("inf"):
         raise UsageError(f"{option} {text}: expected a number, zero or more")
     return value
+
+
+def output_choice(options: OutputOptions) -> OutputChoice:
+    """Which outputs are compared, and where.
+
+    Raises:
+        UsageError: a condition cannot be read.
+    """
+    from subgraph.comparison.where import OutputChoice, parse_where
+
+    return OutputChoice(tuple(options.ignore or ()), tuple(map(parse_where, options.where or ())))
 
 
 def wanted_score(options: ScoreOptions) -> Wanted | None:

@@ -100,11 +100,11 @@ def judge(
     if why := _kind_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if reference is None:
-        return _unresolved(name, "the optional is empty", sample)
+        return judge_nothing(name, "the optional is empty", sample)
     if isinstance(reference, list):
         assert isinstance(candidate, list)
         if not reference:
-            return _unresolved(name, "the sequence is empty", sample)
+            return judge_nothing(name, "the sequence is empty", sample)
         inner = replace(context, noise=None, half_step=0.0)
         pairs = enumerate(zip(reference, candidate, strict=True))
         elements = [judge(a, b, rule, replace(inner, name=f"element {i}"), sample, metrics) for i, (a, b) in pairs]
@@ -114,7 +114,7 @@ def judge(
     if why := _type_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if not reference.size:
-        return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
+        return judge_nothing(name, f"the shape is {shape_text(reference.shape)}", sample)
     return _judge_pair(Pair(reference, candidate.reshape(reference.shape)), context, rule, metrics, sample)
 
 
@@ -166,6 +166,7 @@ def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement
     return Judgement(name, Status.FAIL, signature, LABELS[Status.FAIL], why, sample=sample)
 
 
-def _unresolved(name: str, why: str, sample: str) -> Judgement:
+def judge_nothing(name: str, why: str, sample: str = "") -> Judgement:
+    """The judgement of an output of which nothing is compared."""
     why = f"nothing was compared: {why}"
     return Judgement(name, Status.UNRESOLVED, None, NOTHING, why, sample=sample)

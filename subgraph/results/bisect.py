@@ -361,6 +361,7 @@ class BisectDocument:
         other_model: where the candidate runs another model: what the two share, and what each piece costs.
         pieces: where the whole does not decide and its pieces do: within what they are right.
         score: where a score of the task judges the whole; the pieces are judged by the criterion.
+        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
     """
 
     schema: Literal["subcut.bisect/1"] = SCHEMA
@@ -391,3 +392,5 @@ class BisectDocument:
     other_model: OtherModel | None = absent()
     pieces: str | None = absent()
     score: ScoreDocument | None = absent()
+    ignored: Sequence[str] | None = absent()
+    where: Sequence[str] | None = absent()

@@ -70,6 +70,7 @@ class ComparisonDocument:
     Attributes:
         says: the outcome in a line. report: path of the HTML page, once it is written.
         score: where a score of the task judges the whole; the rows are judged by the criterion.
+        ignored: outputs that are not compared. where: conditions that hold for the elements that are.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -92,3 +93,5 @@ class ComparisonDocument:
     versions: Mapping[str, str] = field(default_factory=versions)
     report: str | None = None
     score: ScoreDocument | None = absent()
+    ignored: Sequence[str] | None = absent()
+    where: Sequence[str] | None = absent()

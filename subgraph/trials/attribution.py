@@ -285,10 +285,9 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
     """
     if not values:
         return None
-    names = [n for n in trials.graph.outputs if n in trials.graph.maker]
     parts = []
-    for known, sample in zip(trials.values.records, values, strict=True):
-        for name in names:
+    for k, (known, sample) in enumerate(zip(trials.values.records, values, strict=True)):
+        for name in trials.outputs:
             if name not in sample:
                 return None
             a, b = known[name].value(), sample[name].value()
@@ -296,5 +295,6 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
                 continue
             if a.size != b.size or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind}):
                 return None
-            parts.append(scaled_differences(a, b, CLIP))
+            mask = trials.mask(name, k, sample)
+            parts.append(scaled_differences(a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP))
     return np.concatenate(parts) if parts else None

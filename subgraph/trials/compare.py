@@ -448,7 +448,7 @@ def ranking(trials: Trials, whole: RunResult) -> Ranking:
     """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all samples."""
     worst: dict[str, dict[str, float]] = {}
     for expected, sample in zip(trials.values.records, whole.tensors, strict=False):
-        for name in trials.graph.outputs:
+        for name in trials.outputs:
             if name in sample and name in expected and are_probabilities(expected[name].value()):
                 shares = agreement(expected[name].value(), sample[name].value())
                 if shares:
@@ -488,7 +488,9 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
-        notes=[*comparison.forms.sentences(), *comparison.notes],
+        notes=[*comparison.forms.sentences(), *trials.choice.sentences, *comparison.notes],
+        ignored=trials.choice.ignored or None,
+        where=[str(one) for one in trials.choice.where] or None,
         score=comparison.score,
     )
 

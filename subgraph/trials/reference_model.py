@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -39,6 +40,7 @@ class ReferenceModel:
         freeze: tensors that compute shapes become constants in the cuts.
         shared_tensors: those of which both sides have values; None for all.
         roundings: runs the model itself, where the reference is what the model was made from.
+        choice: which outputs are compared, and where.
         unrounded: Casts that a translation added, as of `casts.find_unrounded`.
     """
 
@@ -51,11 +53,18 @@ class ReferenceModel:
     shared_tensors: frozenset[str] | None = None
     roundings: Reference | None = None
     unrounded: Mapping[str, str] = field(default_factory=dict)
+    choice: OutputChoice = field(default_factory=OutputChoice)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, RegionNoise] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ------------------------------------------------------------------------------------------------ regions
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """The model's outputs that are compared, in its own order."""
+        made, ignored = self.graph.maker, self.choice.ignored
+        return [name for name in self.graph.outputs if name in made and name not in ignored]
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
         """The whole model, with these tensors as further outputs."""
@@ -67,7 +76,7 @@ class ReferenceModel:
 
     def _above_outputs(self, further: Collection[str]) -> Region:
         graph = self.graph
-        outputs = [*(n for n in graph.outputs if n in graph.maker), *further]
+        outputs = [*self.outputs, *further]
         region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
         wanted = frozenset(outputs)  # without what only nodes that no output needs read
         return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
@@ -82,7 +91,7 @@ class ReferenceModel:
         whole = self.whole()
         names = [n for i in whole.nodes for n in self.graph.makes[i]]
         kinds = self.graph.kinds(names)
-        read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.graph.outputs)
+        read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.outputs)
         comparable = kinds.keys() if self.comparable is None else self.comparable
         return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from subgraph.cases.find_case import FoundCase
 from subgraph.cases.layout import CANDIDATE, MODEL
+from subgraph.comparison.where import OutputChoice, parse_where
 from subgraph.errors import InputError
-from subgraph.graph.graph import load
+from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -38,9 +39,20 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
     graph = load(case.place / MODEL)
     with folders.temporary() as temporary, open_workers(candidate) as workers:
         other = of_case(graph, case.place / CANDIDATE)
-        setup = Setup(candidate, Feeding(tuple(inputs)), temporary, criterion, candidate_model=other)
+        choice = _choice(case, graph)
+        setup = Setup(candidate, Feeding(tuple(inputs)), temporary, criterion, candidate_model=other, choice=choice)
         with open_trials(graph, setup, reference, workers) as trials:
             yield trials
+
+
+def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
+    """What was compared where the case was found, as far as the case has these outputs."""
+    found, outputs = case.found_with, {name for name in graph.outputs if name in graph.maker}
+    if found is None:
+        return OutputChoice()
+    ignored = tuple(name for name in found.ignored if name in outputs)
+    where = tuple(one for one in map(parse_where, found.where) if one.name in outputs)
+    return OutputChoice(() if {*ignored} == outputs else ignored, where)
 
 
 def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.casts import find_unrounded
+from subgraph.comparison.where import OutputChoice
+from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -20,6 +22,7 @@ from subgraph.runtime.worker_pool import Workers, installed
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
+from subgraph.text import clean, nearest
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
@@ -43,6 +46,7 @@ class Setup:
         candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
         as_loop: as in `Trials`. score: what judges the whole model in place of the criterion.
+        choice: which outputs of the model are compared, and where.
     """
 
     candidate: Candidate
@@ -55,6 +59,7 @@ class Setup:
     tensor_map: Path | None = None
     as_loop: bool = False
     score: Wanted | None = None
+    choice: OutputChoice = field(default_factory=OutputChoice)
 
     @property
     def own_model(self) -> str:
@@ -77,6 +82,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     """
     rule = parse_criterion(setup.criterion)
     graph.prepare()
+    _require_outputs(graph, setup.choice)
     samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
     workers = workers or open_workers(setup.candidate)
     with ExitStack() as stack:
@@ -98,6 +104,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
             shared_tensors=shared, roundings=roundings, unrounded=unrounded, candidate=candidate, workers=workers,
             rule=rule, criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
+            choice=setup.choice,
         )  # fmt: skip
         if setup.score:
             scored = open_score(setup.score, trials, trials.whole().outputs, workers.memory)
@@ -105,12 +112,27 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         yield trials
 
 
+def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
+    """
+    Raises:
+        UnknownName: an output that is named does not exist. UsageError: all are ignored.
+    """
+    outputs = [name for name in graph.outputs if name in graph.maker]
+    named = {f"--ignore {name}": name for name in choice.ignored} | {f"--where {one}": one.name for one in choice.where}
+    for option, name in named.items():
+        if name not in outputs:
+            close = nearest(name, outputs) or outputs
+            raise UnknownName(f"{clean(option)}: the model has no such output", nearest=map(clean, close))
+    if outputs and set(outputs) <= {*choice.ignored}:
+        raise UsageError("--ignore leaves no output to compare", "leave one of them out")
+
+
 def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack) -> CandidateModel:
     """The candidate's own model beside the reference's."""
     other = load(file).prepare()
     runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
     tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
-    pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map)
+    pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice.ignored)
     log.info("%s", pair.summary())
     return pair
 

@@ -15,10 +15,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from subgraph.bodies.as_loop import save_as_loop
 from subgraph.comparison.criteria import OutputContext, Rule
-from subgraph.comparison.judge import judge, judge_missing
+from subgraph.comparison.judge import judge, judge_missing, judge_nothing
 from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
+from subgraph.comparison.where import compared, limited
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
@@ -42,6 +45,7 @@ from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.forms import Form, FormsTried, ShippedModel, shipped_model
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
+from subgraph.types import Array
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -337,7 +341,7 @@ class Trials(ReferenceModel):
         """A hash of what the candidate is given: a file or a cut, and the values that enter it."""
         if form is Form.SHIPPED and self._shipped:
             values = [self.values.digest([sample[n] for n in self.graph.inputs]) for sample in records]
-            return digest(__version__, self._shipped.key, *values)
+            return digest(__version__, self._shipped.key, *values, *self.choice.ignored)
         return self.region_key(region, records, *["as_loop"] * self.as_loop)
 
     # ------------------------------------------------------------------------------------------------ judging
@@ -414,7 +418,7 @@ class Trials(ReferenceModel):
     def _judged(self, region: Region, result: RunResult, records: Mapping[str, Record], k: int) -> Iterator[Judgement]:
         sample, other, kinds = self.values.labels[k], self.candidate_model, self.graph.kinds(region.outputs)
         noise = self.noise(region, k)
-        for name in (n for n in region.outputs if kinds[n] != CONSTANT):
+        for name in (n for n in region.outputs if kinds[n] != CONSTANT and n not in self._left_out):
             if name not in result.tensors[k]:
                 yield judge_missing(name, result.others[k], sample)
                 continue
@@ -423,14 +427,36 @@ class Trials(ReferenceModel):
             half_step = other.half_step(name) if other else 0.0
             samples, of_model = len(self.values.samples), name in self.graph.outputs
             context = OutputContext(name, self.precision, noise.of(name), of_model, half_step, samples)
-            yield judge(records[name].value(), value, self.rule, context, sample)
+            reference, mask = records[name].value(), self.mask(name, k, result.tensors[k])
+            if mask is not None and not mask.any():
+                yield judge_nothing(name, "no element fulfils what --where asks for", sample)
+                continue
+            if mask is not None and isinstance(reference, np.ndarray) and isinstance(value, np.ndarray):
+                reference, value = limited(reference, value, mask)
+            yield judge(reference, value, self.rule, context, sample)
+
+    @cached_property
+    def _left_out(self) -> frozenset[str]:
+        """Outputs that are ignored and that no node reads which another one needs."""
+        return frozenset(self.choice.ignored).difference(*(self.graph.reads[i] for i in self._whole.nodes))
+
+    def mask(self, name: str, k: int, given: Mapping[str, Record]) -> Array | None:
+        """Where an output of the model is compared in sample `k`, booleans of its shape; None: everywhere.
+
+        Raises:
+            UsageError: the shape of a condition does not fit.
+        """
+        if not self.choice.where or name not in self.graph.outputs:
+            return None
+        self.values.need([one.name for one in self.choice.where])
+        return compared(self.choice.where, name, self.values.records[k], given)
 
     def _judged_as_batch(self, region: Region, result: RunResult, expected: Feeds) -> Iterator[Judgement]:
         """Outputs of the model of a few numbers, all samples as one tensor: each element has a scale of its own. Only
         what is not right there tells more than the samples alone."""
-        if self.criterion.partition(":")[0] != "noise":
+        if self.criterion.partition(":")[0] != "noise" or self.choice.where:
             return
-        for name in (n for n in region.outputs if n in self.graph.outputs):
+        for name in (n for n in region.outputs if n in self.outputs):
             made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
             reference, candidate = batched([records[name].value() for records in expected]), batched(made)
             if reference is None or candidate is None:

@@ -38,11 +38,14 @@ def pair_models(
     values: ReferenceValues,
     scratch: Path,
     tensor_map: Mapping[str, str] | None = None,
+    ignored: Sequence[str] = (),
 ) -> CandidateModel:
     """Match tensors of the candidate's model `other` on the first sample. One run of each model on the reference.
 
     Behind a fault values are not alike any more. So where some are far off, the candidate's model is run again from the
     reference's value of each tensor that was matched, until no more are matched.
+
+    `ignored`: outputs of `graph` that `other` need not have.
 
     Raises:
         UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
@@ -57,7 +60,8 @@ def pair_models(
         if len(more) == len(matches):
             break
         matches = more
-    unmatched = [n for n in graph.outputs if n in graph.maker and graph.kinds([n])[n] == VALUE and n not in matches]
+    wanted = [n for n in graph.outputs if n in graph.maker and n not in ignored]
+    unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in matches]
     if unmatched:
         raise UsageError(
             f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"

@@ -1,0 +1,116 @@
+"""Which of the model's outputs are compared, and which of their elements: `--ignore OUTPUT`, `--where 'NAME>0.5'`.
+
+A condition is one on values of an output. It holds for an element where the reference's value or the candidate's
+fulfils it, so that what only one side finds is compared as well.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from subgraph.errors import UsageError
+from subgraph.storage.tensors import Record, shape_text
+from subgraph.text import clean
+from subgraph.types import Array
+
+SIGNS = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition on values of the output `name`; `sign`: of `SIGNS`."""
+
+    name: str
+    sign: str
+    number: float
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.sign}{self.number:g}"
+
+
+@dataclass(frozen=True)
+class OutputChoice:
+    """What of the model's outputs is compared: not those that are ignored, and of the others where all conditions hold.
+
+    Attributes:
+        ignored: names of outputs.
+    """
+
+    ignored: tuple[str, ...] = ()
+    where: tuple[Where, ...] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is left out, for the reader of an answer."""
+        left = [f"left out of the comparison: {', '.join(map(clean, self.ignored))}"] if self.ignored else []
+        held = " and ".join(clean(str(one)) for one in self.where)
+        return [*left, *([f"outputs are compared only where {held}, on either side"] if held else [])]
+
+
+def parse_where(text: str) -> Where:
+    """`confidence>0.5` as a condition; a name may hold signs of its own, the last one counts.
+
+    Raises:
+        UsageError: it is none.
+    """
+    m = re.fullmatch(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text)
+    if not m:
+        raise UsageError(f"--where {clean(text)}: expected a condition", "--where 'confidence>0.5'")
+    return Where(m[1], m[2], float(m[3]))
+
+
+def compared(
+    where: Sequence[Where], name: str, known: Mapping[str, Record], given: Mapping[str, Record]
+) -> Array | None:
+    """Where an output is compared: booleans of its shape; None where there is no condition, or it is not one tensor.
+
+    `known`, `given`: the reference's and the candidate's values. A condition's axes are the first ones of the output's:
+    each is as long, or 1; it holds for all of the others.
+
+    Raises:
+        UsageError: the shape of a condition does not fit.
+    """
+    value = known[name].value()
+    if not where or not isinstance(value, np.ndarray):
+        return None
+    found = np.ones(value.shape, bool)
+    for one in where:
+        mask = _holds(one, known[one.name])
+        if one.name in given and given[one.name].shapes == known[one.name].shapes:
+            mask = mask | _holds(one, given[one.name])
+        spread = mask.reshape(*mask.shape, *[1] * (value.ndim - mask.ndim))
+        if mask.ndim > value.ndim or any(n not in (1, m) for n, m in zip(spread.shape, value.shape, strict=True)):
+            shapes = f"{clean(one.name)} is {shape_text(mask.shape)}, {clean(name)} {shape_text(value.shape)}"
+            raise UsageError(
+                f"--where {clean(str(one))} does not fit: {shapes}",
+                f"its axes must be the first ones of each output, as long or 1; --ignore {clean(name)} leaves it out",
+            )
+        found &= spread
+    return found
+
+
+def _holds(where: Where, record: Record) -> Array:
+    value = record.value()
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
+        raise UsageError(f"--where {clean(str(where))}: {clean(where.name)} holds no numbers", "name another output")
+    return np.asarray(SIGNS[where.sign](value, where.number), bool)
+
+
+def limited(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:
+    """Both arrays, with nothing to compare outside of the mask: NaN on both sides; the reference's, where that is none.
+
+    Arrays of another shape or type stay as they are.
+    """
+    if candidate.shape != reference.shape or candidate.dtype != reference.dtype:
+        return reference, candidate
+    if reference.dtype.kind in "fV":
+        nan = np.asarray(np.nan, reference.dtype)
+        return np.where(mask, reference, nan), np.where(mask, candidate, nan)
+    return reference, np.where(mask, candidate, reference)
