@@ -77,16 +77,21 @@ test-newest: ## run the tests of runtimes on each newer Python of this machine a
 		.venv-newest/bin/python -c '$(VERSIONS)'; \
 		.venv-newest/bin/python -m pytest $(QUICK_OF_VERSIONS) $(LIBRARY_TESTS) $(PYTHON_TESTS); done
 
-# Publishing it is `twine upload dist/*`, for whoever owns the name.
-dist: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in an environment of its own
+# Publishing it is `twine upload dist/*`, for whoever owns the name. The wheel is tried without twine, whose own packages would
+# stand in for one that it does not ask for.
+TOOLS := build/dist/tools/bin
+dist: ## build wheel and sdist into dist/, and try the wheel in an environment of its own
 	rm -rf dist build/dist && mkdir -p dist
-	$(BIN)/python -c 'from flit_core import buildapi; buildapi.build_wheel("dist"); buildapi.build_sdist("dist")'
-	$(PYTHON) -m venv build/dist
-	build/dist/bin/pip install --quiet --disable-pip-version-check dist/*.whl twine
-	build/dist/bin/twine check --strict dist/*
-	build/dist/bin/pip wheel --quiet --disable-pip-version-check --no-deps -w build/dist/again dist/*.tar.gz
+	$(PYTHON) -m venv build/dist/tools
+	$(TOOLS)/pip install --quiet --disable-pip-version-check 'flit_core>=3.12,<4' twine
+	$(TOOLS)/python -c 'from flit_core import buildapi; buildapi.build_wheel("dist"); buildapi.build_sdist("dist")'
+	chmod 644 dist/*
+	$(TOOLS)/twine check --strict dist/*
+	$(TOOLS)/pip wheel --quiet --disable-pip-version-check --no-deps -w build/dist/again dist/*.tar.gz
 	cmp dist/*.whl build/dist/again/*.whl # the sdist holds all of it
-	cd build/dist && bin/subcut demo demo -q && cd demo && { ../bin/subcut bisect model.onnx -c wrong.py -q; [ $$? = 1 ]; }
+	$(PYTHON) -m venv build/dist/clean
+	build/dist/clean/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/dist && clean/bin/subcut demo demo -q && cd demo && { ../clean/bin/subcut bisect model.onnx -c wrong.py -q; [ $$? = 1 ]; }
 
 # CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.
 test-torch: ## run the tests that need PyTorch, in a venv of its own

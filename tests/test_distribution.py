@@ -36,10 +36,24 @@ def test_the_version_is_written_once() -> None:
     assert "version" in project["dynamic"] and "version" not in project
 
 
+def would_run(target: str) -> str:
+    """What `make` would run for a target of which nothing is there."""
+    words = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), target]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is missing")
+def test_the_wheel_is_tried_without_the_tools_that_packed_it() -> None:
+    """twine brings rich and packaging: beside it a wheel that does not ask for them would run."""
+    installed = [line.split() for line in would_run("dist").splitlines() if "pip install" in line]
+    tools, clean = ({*words} for words in installed)
+    assert "twine" in tools and "dist/*.whl" in clean and "twine" not in clean
+    assert not any("requirements.lock" in words for words in installed)
+
+
 @pytest.mark.skipif(not shutil.which("make"), reason="make is missing")
 def test_the_site_needs_no_tools_of_development() -> None:
-    words = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "docs"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "-r docs/requirements.lock" in done.stdout and "-r requirements.lock" not in done.stdout
+    commands = would_run("docs")
+    assert "-r docs/requirements.lock" in commands and "-r requirements.lock" not in commands
     lock = (ROOT / "docs" / "requirements.lock").read_text(encoding="utf-8")
     assert "sphinx==" in lock and "typer==" in lock and "pytest==" not in lock and "openvino==" not in lock
