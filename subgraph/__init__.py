@@ -74,6 +74,7 @@ _SHOWN = {
     "graph.cut": "Cut",
     "graph.graph": "Graph",
     "graph.region": "Region",
+    "results.plan": "PlanDocument",
     "search.findings": "Findings Step",
     "trials.compare": "Comparison",
     "verdict": "Judgement Verdict",

@@ -14,6 +14,7 @@ from typing import Any
 
 from subgraph import reports
 from subgraph.bisection.bisection import Bisection
+from subgraph.documents import to_json
 from subgraph.drawing.layout import Drawer
 from subgraph.drawing.svg import Marks, svg
 from subgraph.graph.cut import Cut
@@ -21,6 +22,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import network
 from subgraph.reports import text as text_report
+from subgraph.results.plan import PlanDocument
 from subgraph.search import Findings, Step
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
@@ -29,6 +31,11 @@ from subgraph.verdict import Judgement, Verdict
 
 WIDTH = 900.0  # pixels of a drawing
 HEIGHT = 600  # pixels of what scrolls
+CHART = (  # a report's, in colours that light and dark notebooks show
+    ".chart{max-width:60rem} .chart text{fill:currentColor;font-size:11px} .chart .grid{stroke:#8886;fill:none}"
+    " .chart .line{stroke:#3b78c2;fill:none} .chart .dots{stroke:#3b78c2;fill:none;stroke-width:4;stroke-linecap:round}"
+    " .chart .dots.bad{stroke:#c0392b;stroke-width:6} .chart .mark{fill:#c0392b;opacity:.16} .chart .bad{fill:#c0392b}"
+)
 COLORS = {"agree": "#1b7f3b", "fail": "#c0392b", "unresolved": "#b07800"}
 
 
@@ -129,6 +136,20 @@ def _(comparison: Comparison) -> str:
     table = _table(("node", "op", "tensor", "in place", "alone"), rows)
     whole = f"<p>whole model: {_status(comparison.whole.status.value)}: {_safe(comparison.whole.why)}</p>"
     return f"{whole}<p>{says}</p>{hints}{_scrolling(table)}"
+
+
+@html.register
+def _(plan: PlanDocument) -> str:
+    """The answer, and where a score judged it, the curve of the score over what is kept."""
+    from subgraph.reports.html import plan_curve  # jinja2, which few results need
+
+    kept = [
+        (_safe(p.name), _safe(", ".join(p.ops)), _safe(p.gear), _safe(reports.error(p.error))) for p in plan.kept or ()
+    ]
+    table = _table(("stays in float", "op", "gear", "error with it alone lowered"), kept) if kept else ""
+    curve = plan_curve(to_json(plan))
+    drawn = f"<style>{CHART}</style>{curve}" if curve else ""
+    return f"<p>{_safe(plan.says)}</p>{drawn}{_scrolling(table) if table else ''}"
 
 
 @html.register

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,7 +23,9 @@ import subgraph
 from fixtures import ROOT
 from fixtures.notebook import CELLS, demo, document
 from subgraph import notebook
+from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
+from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
 
 VOID = {"br", "meta"}
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
@@ -85,6 +88,22 @@ def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
     assert checked(verdict) == "fail: no operator <LSTM>"
     with pytest.raises(TypeError, match="int has no HTML"):
         notebook.html(3)
+
+
+def test_a_plan_shows_its_curve() -> None:
+    tried = [PlanTried(0, False, 0.5, ""), PlanTried(1, True, 0.9, ""), PlanTried(3, True, 1.0, "")]
+    place = KeptPlace("<conv>", ["<conv>"], ["Conv"], ["x"], 0.25, "float32")
+    plan = PlanDocument(
+        exit_code=0, says="right with 1 of 3 places in float: <conv>", precision="int8", unit="node", criterion="top1",
+        kept=[place], places=3, minimal=True, proven=1, runs=3, seconds=1.0, score=None, tried=tried, weights=None,
+        run_seconds=None, model=None,
+    )  # fmt: skip
+    shown = checked(plan)
+    assert shown.startswith("right with 1 of 3 places in float: <conv>") and "places that are kept" in shown
+    assert "<conv>Convfloat322.5e-01" in shown and notebook.html(plan).count("<svg") == 1
+    assert "<svg" not in notebook.html(replace(plan, tried=tried[:1], kept=[]))
+    again = from_json(PlanDocument, json.loads(json.dumps(to_json(plan))))
+    assert notebook.html(again) == notebook.html(plan)
 
 
 class Formatter(dict[tuple[str, str], Any]):

@@ -124,28 +124,38 @@ def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PI
     """A plan as a page: what stays in float, how the score grows with it, how sensitive each place is."""
     shown = cleaned(document)
     kept = {place["name"] for place in shown["kept"] or ()}
-    tried = [t for t in shown["tried"] if t["score"] is not None]
-    curve = [
-        chart.Point(t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept") for t in tried
-    ]
     places = [
         chart.Point(k, one["error"], "fail" if one["name"] in kept else "", one["name"])
         for k, one in enumerate(shown["sensitivity"])
     ]
-    words = {"x": "places that are kept", "label": "The score over the number of places that are kept"}
     errors = {
         "x": "places, in the order of the model",
         "label": "The error of the outputs with one place alone lowered",
     }
     about = {
         "d": shown,
-        "curve": chart.linear(curve, [len(kept)] if shown["kept"] is not None else [], words)
-        if len(curve) > 1
-        else None,
+        "curve": _curve(shown),
         "places": chart.chart(places, (), errors) if places else None,
         "total": sum((shown["weights"] or {}).values()),
     }
     return _page(PLANNED, shown["says"], about)
+
+
+def _curve(shown: Document) -> chart.Chart | None:
+    """The score of a plan over the number of places that are kept; None where no score judged two models."""
+    tried = [t for t in shown["tried"] if t["score"] is not None]
+    points = [
+        chart.Point(t["kept"], t["score"], "" if t["accepted"] else "fail", f"{t['kept']} places kept") for t in tried
+    ]
+    words = {"x": "places that are kept", "label": "The score over the number of places that are kept"}
+    marks = [len(shown["kept"])] if shown["kept"] is not None else []
+    return chart.linear(points, marks, words) if len(points) > 1 else None
+
+
+def plan_curve(document: Document) -> str:
+    """The curve of a plan as SVG, for a page that has no style of its own; "" where there is none."""
+    curve = _curve(cleaned(document))
+    return str(_environment().get_template("_macros.jinja").module.chart(curve)) if curve else ""  # type: ignore[attr-defined]
 
 
 def worst(totals: Document) -> str:
