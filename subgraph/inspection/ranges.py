@@ -8,6 +8,8 @@ batch is halved until the tensor at which it fails is alone.
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from subgraph import system
 from subgraph.errors import InputError, ModelError, SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
@@ -30,7 +33,8 @@ from subgraph.storage.tensors import Record, from_bits
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-BATCH_BYTES = 200 << 20  # of the tensors of one run, as far as their sizes are known before
+BATCH_BYTES = 200 << 20  # of the tensors of one run, as far as their sizes are known before; or, where that is more,
+BATCH_PARTS = 10  # the memory and the disk that are free, divided by this: each run computes all from the inputs on
 FIRST_UNKNOWN = 8  # tensors of unknown size in the first batch; their sizes give the estimate for others
 SIZE_MARGIN = 2  # tensors of unknown size are estimated at this multiple of the mean size so far
 MAX_FAILURES = 3  # nodes at which the reference may fail before measuring stops
@@ -130,7 +134,7 @@ def measure(
     """Run the reference, and measure tensors that nodes make and the model inputs that they depend on.
 
     `names` are in topological order. `types` tell sizes in advance. Tensors below a node at which the reference fails
-    are left out. Complexity: one run of the ancestors per `BATCH_BYTES`.
+    are left out. Complexity: one run of the ancestors per batch.
 
     Raises:
         InputError, UnknownName: the inputs do not fit the model.
@@ -139,10 +143,12 @@ def measure(
         return MeasuredTensors()
     samples = len(feeding.plan(graph, inputs_needed(graph, above(graph, names), names)))
     pending, failures, estimate = [list(names)], list[MissingTensor](), BATCH_BYTES // FIRST_UNKNOWN
+    free = min(system.free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
+    budget = max(BATCH_BYTES, free // BATCH_PARTS) // samples
     with default_for(graph, restart=True) as reference:
         measuring = _Measuring(graph, feeding, reference)
         while pending and len(failures) < MAX_FAILURES:
-            batch, rest = _split(pending.pop(0), types, estimate, BATCH_BYTES // samples)
+            batch, rest = _split(pending.pop(0), types, estimate, budget)
             pending[:0] = [rest] if rest else []
             try:
                 estimate = measuring.run(batch) or estimate

@@ -452,6 +452,7 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("subgraph.inspection.ranges.capture_samples", counted)
     monkeypatch.setattr(ranges, "BATCH_BYTES", 8 * 256 * 64 * 4)
+    monkeypatch.setattr(ranges, "BATCH_PARTS", 1 << 50)
     assert document(path, **options)["nodes"] == whole
     assert len(sizes) > 3
     assert max(sizes) <= 9 * 256 * 64 * 4  # the model's input comes with the first
@@ -463,6 +464,7 @@ def test_inputs_are_the_same_in_all_batches(tmp_path: Path, monkeypatch: pytest.
     path = write(tmp_path, "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }")
     np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
     monkeypatch.setattr(ranges, "BATCH_BYTES", 1)
+    monkeypatch.setattr(ranges, "BATCH_PARTS", 1 << 50)
     made = outputs(document(path, inputs=[str(tmp_path / "a.npy")]))
     assert [made[name]["shape"] for name in "hyz"] == [[3, 4]] * 3
 
