@@ -25,9 +25,9 @@ class _Alone(NamedTuple):
     excused_by: frozenset[str]
 
 
-def approximate_kernels(oracle: NodeOracle, most: float) -> str:
-    """As `named`. At most a run per item, and no more than `most` of the search's; what is never approximated comes
-    first, and ends it where it is off."""
+def look(oracle: NodeOracle, most: float) -> tuple[str, bool]:
+    """Each node alone: as `named`, and whether one is off that its kind does not excuse. At most a run per item, and no
+    more than `most` of the search's; what is never approximated comes first, and ends it where it is off."""
     ops = [_ops(oracle, [k]) for k in range(len(oracle.groups))]
     items = sorted(range(len(ops)), key=lambda k: bool(ops[k] & APPROXIMATED))
     regions = [oracle.region([k]) for k in items]
@@ -40,8 +40,8 @@ def approximate_kernels(oracle: NodeOracle, most: float) -> str:
         elif found.verdict.status is Status.FAIL:
             off.append((found.excused_by, error_of(found.verdict.worst)))
             if not found.excused_by:
-                break
-    return named(off, unseen)
+                return "", True
+    return named(off, unseen), False
 
 
 def _alone(trials: Trials, regions: Sequence[Region], last: int, most: float) -> Iterator[_Alone | None]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
-from subgraph.bisection.approximate import approximate_kernels, excused
+from subgraph.bisection.approximate import excused, look
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.inside import (
@@ -48,7 +48,7 @@ from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, S
 from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
-from subgraph.trials.pieces import allows_approximations, between_quantizers, is_approximate
+from subgraph.trials.pieces import allows_approximations, between_quantizers, is_approximate, jumps
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
@@ -234,21 +234,22 @@ class Bisection:
         """The search from its beginning; stored answers cost nothing."""
         return self._search_in(_scope(self.oracle, self.options.within))
 
-    def _search_in(self, scope: Sequence[int] | None) -> Steps[Findings]:
-        """The search among some items; None: among all."""
+    def _search_in(self, scope: Sequence[int] | None, inside: bool = False) -> Steps[Findings]:
+        """The search among some items; None: among all. `inside`: also where the outputs agree."""
         self.oracle.hints = self.options.hints
         limits = self.options.limits.after(self._before.total() + self._looks, self._seconds)
-        return search_stretches(self.oracle, replace(limits, within=scope))
+        return search_stretches(self.oracle, replace(limits, within=scope, inside=inside or limits.inside))
 
     @property
     def _seconds(self) -> float:
         """Time since it began."""
         return time.monotonic() - self._started
 
-    def _followed(self, scope: Sequence[int] | None = None) -> Steps[Findings]:
-        """The search, whose steps are kept; among some items only, if they are given."""
+    def _followed(self, scope: Sequence[int] | None = None, inside: bool = False) -> Steps[Findings]:
+        """The search, whose steps are kept; among some items only, if they are given; `inside`: as `_search_in`."""
         self.remaining = Remaining(self.suspects)
-        search = self.search() if scope is None else self._search_in(scope)
+        within = _scope(self.oracle, self.options.within) if scope is None else scope
+        search = self.search() if scope is None and not inside else self._search_in(within, inside)
         return self._summed((yield from each(search, self._keep)))
 
     def _looked(self, findings: Findings) -> Steps[Findings]:
@@ -261,20 +262,22 @@ class Bisection:
         asked = [trials.whole(), *([trials.whole(trials.tensors())] if limits.inside else [])]
         scope = _scope(self.oracle, self.options.within)
         asked += [self.oracle.region(scope)] if scope else []
-        agrees = findings.outcome is Outcome.AGREE and allows_approximations(trials)
-        if not agrees or not any(is_approximate(trials, region) for region in asked):
+        if findings.outcome is not Outcome.AGREE or not allows_approximations(trials):
+            return findings
+        beyond = any(is_approximate(trials, region) for region in asked)
+        if not beyond and not any(jumps(trials, region) for region in asked):
             return findings
         log.info("the error is beyond rounding: looking at each node alone")
         before, most = trials.extra_runs, limits.after(findings.counts.total()).max_trials
-        self._pieces = approximate_kernels(self.oracle, math.inf if most is None else most)
+        self._pieces, is_off = look(self.oracle, math.inf if most is None else most)
         self._looks = trials.extra_runs - before
-        if self._pieces:
+        if self._pieces or not (beyond or is_off):
             return findings
         log.info("no approximate kernel explains it: searching by rounding alone")
         usual = self._criterion, trials.rule
         self._criterion, trials.rule = ROUNDING_ALONE, parse_criterion(ROUNDING_ALONE)
         self._before, self._oracle = findings.counts, self._new_oracle(trials)
-        findings = yield from self._followed()
+        findings = yield from self._followed(inside=not beyond)
         self._pieces = excused(self.oracle, findings)
         if not self._pieces:
             return findings

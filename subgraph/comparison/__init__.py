@@ -6,5 +6,6 @@ A new criterion is one file in `criteria/`, a new metric one file in `metrics/`;
 
 # The criterion where no approximate kernel may explain an error: healthy kernels stay within 1e-5 of the scale.
 ROUNDING_ALONE = "noise:floor=1e-5"
+JUMPS = "jumps"  # label of an output that agrees because single elements jump behind a choice
 STEPS = "steps"  # label of an output whose error a model's own quantization explains
 MIN_REL_TOL = 1e-6  # of a tensor's scale: the default criterion holds nothing to less

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from subgraph.comparison import ROUNDING_ALONE, STEPS
+from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import parse_criterion
 from subgraph.errors import ModelError, OutOfTime
@@ -109,6 +109,12 @@ def is_approximate(trials: Trials, region: Region) -> bool:
 def agrees(trials: Trials, region: Region, result: RunResult) -> bool:
     """Does what the candidate made of a region agree?"""
     return trials.verdict_of(region, result).status is Status.AGREE
+
+
+def jumps(trials: Trials, region: Region) -> bool:
+    """Does a region agree only because single elements jump behind a choice? They would behind a fault as well."""
+    verdict = trials.verdict_of(region, trials.run(region))
+    return verdict.status is Status.AGREE and any(j.label == JUMPS for j in verdict.outputs)
 
 
 @contextmanager

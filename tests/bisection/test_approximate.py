@@ -179,6 +179,33 @@ def test_nodes_are_looked_at_in_one_model_where_that_can_be(
         assert done.document["runs"]["explain"] == 2, "one pool, and Exp"
 
 
+CHOICE = """g (float[4, 16] x) => (float[4, 16] y) {
+    [a] p = Abs (x) [s] q = Mul (p, w) [e] e = Greater (q, p) [c] y = Where (e, p, other) }"""
+
+
+@pytest.mark.parametrize(("off", "nodes"), [(0.01, [["s"]]), pytest.param(0.0, [], marks=pytest.mark.slow)])
+def test_what_jumps_behind_a_choice_is_no_excuse_for_a_node_that_is_off_alone(
+    off: float, nodes: list[list[str]], tmp_path: Path
+) -> None:
+    """Elements that a fault moved over a threshold were taken for those that rounding moves."""
+    weights = np.full((4, 16), 2, np.float32)
+    weights[1, 3:6] = 1  # there both sides are equal: perturbed runs decide either way
+    (tmp_path / "subcut.toml").write_text(POOLED % ("Mul", off), encoding="utf-8")
+    done = asked(
+        tmp_path,
+        "bisect",
+        "Mul",
+        off,
+        "--repeat",
+        "1",
+        text=CHOICE,
+        spec="pooled",
+        w=weights,
+        other=np.zeros((4, 16), "f"),
+    )
+    assert [f["nodes"] for f in done.document["findings"]] == nodes, done.out
+
+
 @pytest.mark.slow
 def test_a_kernel_that_was_not_looked_at_is_no_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine the time was used up before it, and the search by rounding alone called it wrong."""

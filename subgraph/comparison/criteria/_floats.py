@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison import MIN_REL_TOL, STEPS
+from subgraph.comparison import JUMPS, MIN_REL_TOL, STEPS
 from subgraph.comparison.criteria import FEW, MIN_ELEMENTS, Noise, OutputContext, Ruling, agree, fail
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
@@ -249,7 +249,9 @@ class Floats:
         without_jumps = [np.where(run > jump_from, 0.0, run) for run in moved]
         n = others.noise(None if rounded is None else np.where(rounded > jump_from, 0.0, rounded), without_jumps)
         found = others.explained(n) if others.explains(n) else others.unexplained(n, rounded)
-        return replace(found, why=f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs")
+        label = JUMPS if found.status is Status.AGREE and found.label == "agrees" else found.label
+        why = f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs"
+        return replace(found, label=label, why=why)
 
     def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
         """|perturbed − reference| of each run, flat, 0 if not finite. None if a shape differs."""

@@ -21,6 +21,7 @@ one is explained only: whatever made the error, the values are of no use. The sa
 node destroys a model's output by itself. The worst slice is named. Labels say more:
 
     steps               agrees by the model's own steps, by more than 2e-3 of the scale; or see below
+    jumps               agrees, because single elements jump behind a choice; `bisect` asks each node alone
     precision           agrees below fp32, by more than 2e-3 of the scale
     range               (fp16, bf16) the reference, rounded to c after every node, is infinite where the candidate is;
                         of a model's output only where the reference itself is beyond c's largest value
