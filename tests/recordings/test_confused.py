@@ -106,6 +106,29 @@ def test_names_that_are_exchanged_among_equal_shapes(dump: Path) -> None:
     assert "the recording calls it layer1.1: names are exchanged" in found.rows["layer1.0"].match.note
 
 
+def test_exchanged_names_of_tensors_that_are_nearly_the_same(dump: Path) -> None:
+    """What `last` holds is near, so it was not doubted, and another entry was given to the wrong tensor."""
+    text = TEXT.replace("rows = Reshape (last", "near = Mul (last, most)\n    rows = Reshape (near")
+    model = made()
+    graph = text_models.model(text, most=np.float32(1.05), scale=np.float32(0.1)).graph
+    for names in (f for node in graph.node for f in (node.input, node.output)):
+        names[:] = [n.replace("layer1_", "layer1.") for n in names]
+    model.graph.ClearField("node")
+    model.graph.node.extend(graph.node)
+    model.graph.initializer.append(next(w for w in graph.initializer if w.name == "most"))
+    values(dump.parent)  # the input
+    onnx.save(model, dump.parent / "m.onnx")
+    made_of = [n for node in model.graph.node for n in node.output]
+    session = onnxruntime.InferenceSession(tapped(model, made_of).SerializeToString())
+    written = dict(zip(made_of, session.run(made_of, {"x": np.load(dump.parent / "x.npy")}), strict=True))
+    turned = ("layer1.0", "layer1.1", "act", "last", "near")
+    turn = dict(zip(turned, (*turned[1:], turned[0]), strict=True))
+    for name, value in written.items():
+        np.save(dump / f"{turn.get(name, name)}.npy", value)
+    found, places = compared(dump)
+    assert found.status is Status.AGREE and places == [], [row.match.note for row in found.rows.values()]
+
+
 def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
     """What reads them shows it, so names are not to blame."""
     written = values(dump.parent)

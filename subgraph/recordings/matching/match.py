@@ -221,9 +221,17 @@ class _Matching:
         ends = {*self.graph.inputs, *self.graph.outputs}
         if len(far) < 2 or any(m.how == "map" or m.tensor in ends for m in far.values()):
             return
-        values = ((n, self._fit.reference(n)) for n in far)
+        values = ((n, self._fit.reference(n)) for n, m in self.matches.items() if not m.distance <= EXACT)
         sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
-        near = [self._fit.aligned(m.entry, n) for m in far.values() for n in sums.near(self._fit.value(m.entry), NEAR)]
+        near = []
+        for tensor in (queue := list(far)):
+            entry = far[tensor].entry
+            found = [self._fit.aligned(entry, n) for n in sums.near(self._fit.value(entry), NEAR) if n not in ends]
+            near += found
+            taken = [m.tensor for m in found if m.tensor not in far and is_clearer(m, self.matches[m.tensor])]
+            far |= {n: self.matches[n] for n in taken}  # its entry is near, too, but another one holds it
+            queue += taken
+        near = [m for m in near if m.tensor in far]
         names = {m.entry: n for n, m in far.items()}
         held: dict[str, TensorMatch] = {}
         for match in sorted((m for m in near if m.distance <= NEAR), key=distance_of):
