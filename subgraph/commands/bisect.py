@@ -129,7 +129,7 @@ def opened(
             runs, setup = found.runs, replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
-        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output)
+        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output, setup.score)
         graph, feeding, names = stack.enter_context(there)
         setup, left = replace(setup, feeding=feeding), iter(names)
         ends = [next(left) if end else "" for end in ends]

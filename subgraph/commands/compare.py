@@ -131,7 +131,7 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
         graph = load(model_path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
-        there = inside.opened(graph, choice.at, setup.feeding, reference, setup.output)
+        there = inside.opened(graph, choice.at, setup.feeding, reference, setup.output, setup.score)
         graph, feeding, at = stack.enter_context(there)
         setup, choice = replace(setup, feeding=feeding), replace(choice, at=[name for name in at if name])
         with open_trials(graph, setup, reference, workers) as trials:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -14,11 +15,16 @@ from subgraph.text import clean, count
 
 @contextmanager
 def opened(
-    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, output: Path
+    graph: Graph,
+    names: Sequence[str],
+    feeding: Feeding,
+    reference: Reference | None,
+    output: Path,
+    score: object = None,
 ) -> Iterator[tuple[Graph, Feeding, tuple[str, ...]]]:
     """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
 
-    Raises: as `bodies.descend.descend`.
+    Raises: as `bodies.descend.descend`; UsageError: there is a body, and a `score`, which judges the model's outputs.
     """
     if not any("/" in name for name in names):
         yield graph, feeding, tuple(names)
@@ -30,6 +36,8 @@ def opened(
         inside = descend(graph, names, feeding, reference, scratch)
         if inside is None:
             yield graph, feeding, tuple(names)
+        elif score:
+            raise UsageError("a score judges the model's outputs, and these nodes are inside a body", "without --score")
         else:
             yield inside.graph, inside.feeding or feeding, inside.names
 

@@ -263,3 +263,23 @@ def test_a_score_without_a_limit_is_a_mistake(line: Path) -> None:
     assert done.code == 2 and "which score is good enough?" in done.out
     done = subcut("compare", "model.onnx", "--labels", "x.csv", cwd=line)
     assert done.code == 2 and "--labels goes with --score" in done.err
+
+
+BRANCHED = """g (float[2, 8] x, bool flag) => (float[2, 8] y) {
+    y = If (flag) <then_branch = t () => (float[2, 8] a) { [neg] a = Neg (x) },
+                   else_branch = e () => (float[2, 8] b) { b = Abs (x) }>
+}"""
+
+
+@pytest.mark.parametrize("words", [("compare", "--at"), ("bisect", "--within")])
+def test_a_score_is_of_the_models_outputs_and_not_of_a_bodys(words: tuple[str, str], tmp_path: Path) -> None:
+    """It scored what the body gives."""
+    model = text_models.model(BRANCHED)
+    model.graph.node[0].name = "if"
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    np.save(tmp_path / "flag.npy", np.array(True))
+    command, option = words
+    node = "if/then_branch/neg" if command == "compare" else "if/then_branch/neg..if/then_branch/neg"
+    asked = (command, "m.onnx", "-c", "ort", "-i", "flag=flag.npy", option, node, "--score", "sqnr", "--at-least", "9")
+    done = subcut(*asked, cwd=tmp_path)
+    assert done.code == 2 and "a score judges the model's outputs" in done.err, done

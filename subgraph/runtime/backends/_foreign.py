@@ -39,18 +39,22 @@ class Port:
     dims: tuple[int | None, ...] | None
 
 
+PACKAGES = {"tflite": "ai-edge-litert", "web": "playwright"}  # of extras with another name
+
+
 def package(module: str, extra: str) -> ModuleType:
     """The runtime's module.
 
     Raises:
         NotInstalled: it is not there. BackendError: it does not load here.
     """
+    name = PACKAGES.get(extra, extra)
     try:
         return import_module(module)
     except ImportError as e:
         if util.find_spec(module.partition(".")[0]) is None:
-            raise NotInstalled(f"{extra} is not installed", install(extra)) from e
-        raise BackendError(f"{extra} cannot be loaded: {e}", f"{install(extra)} --force-reinstall") from e
+            raise NotInstalled(f"{name} is not installed", install(extra)) from e
+        raise BackendError(f"{name} cannot be loaded: {e}", f"{install(extra)} --force-reinstall") from e
 
 
 def check_options(backend: str, options: Mapping[str, Any], allowed: Mapping[str, Collection[str]]) -> None:
