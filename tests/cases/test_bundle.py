@@ -171,6 +171,7 @@ def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> No
     assert (wrong.returncode, wrong.stderr) == (1, "") and "DIFFERS" in wrong.stdout
 
 
+@pytest.mark.slow
 def test_what_is_in_it(packed: Path) -> None:
     inside = names(packed)
     assert inside == sorted(inside)
@@ -207,6 +208,7 @@ def test_what_is_in_it(packed: Path) -> None:
     assert ">Worst tensor, " in content(packed, "report.html")
 
 
+@pytest.mark.slow
 def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
     host = platform.node()
     with zipfile.ZipFile(packed) as file:
@@ -257,6 +259,7 @@ def test_what_a_candidate_printed_stays_here_unless_the_user_lets_it_go(plain: P
     assert content(plain / "out.zip", "run.json")["whole"]["signature"] == "crash"
 
 
+@pytest.mark.slow
 def test_the_same_bytes(bisected: Path, packed: Path) -> None:
     before = packed.read_bytes()
     (place,) = (bisected / "subcut_out").glob("bisect-*")

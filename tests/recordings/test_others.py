@@ -452,7 +452,7 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(WRITERS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if "," in n else ()) for n in WRITERS])
 def test_a_tools_own_form_leads_to_the_wrong_node(
     name: str, wrong: dict[str, Array], compared: Callable[..., Found], tmp_path: Path
 ) -> None:

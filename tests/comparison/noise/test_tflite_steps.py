@@ -76,6 +76,7 @@ def test_a_hundredth_of_the_codes_moves() -> None:
         assert 0.8 * STEP_SHARE < np.mean(steps != 0) < 1.2 * STEP_SHARE and abs(steps.sum()) < 200
 
 
+@pytest.mark.slow
 def test_a_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(tmp_path: Path) -> None:
     """Two steps or more were unresolved, whatever made them: 61 of 64 tensors of a trained network."""
     from tests.origins.tflite.test_operators import narrow, plant
