@@ -19,6 +19,7 @@ from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
+MODEL = "cut"  # under which a worker holds what it runs
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def run_model(worker: Worker, job: Job) -> RunResult:
 def _run_model(worker: Worker, job: Job) -> RunResult:
     build = 0.0
     try:
-        build = worker.load("cut", job.model, job.options or {})
+        build = worker.load(MODEL, job.model, job.options or {})
     except (OutputError, OutOfTime):
         raise
     except SubcutError as e:
@@ -231,7 +232,7 @@ def _run_pass(
     try:
         for k, sample in enumerate(job.feeds):
             stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
-            runs.append(worker.run("cut", job.into, stems, sample, first[k].values() if first else ()))
+            runs.append(worker.run(MODEL, job.into, stems, sample, first[k].values() if first else ()))
             seconds += runs[-1].seconds
     except (OutputError, OutOfTime):
         raise

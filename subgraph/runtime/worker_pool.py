@@ -10,19 +10,19 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
 from subgraph import plugins
 from subgraph.environments.installation import make, show
-from subgraph.errors import BackendError, Unreachable, WorkerDied
+from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
 from subgraph.runtime import devices
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote.hosts import Hosts
-from subgraph.runtime.run_result import Job, RunResult, run_model
+from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.system import free_memory
 from subgraph.text import clean
@@ -182,6 +182,9 @@ class Workers:
     def _run_here(self, job: Job) -> RunResult:
         with self.turns, self.borrow(loads=1, fresh=job.fresh) as worker:
             result = run_model(worker, job)
+            if job.fresh and worker.alive:  # it stays, and the next fresh one runs beside it
+                with suppress(SubcutError):
+                    worker.drop(MODEL)
             return replace(result, ended=not worker.alive)
 
     def _go_on(self) -> None:

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from subgraph import system
-from subgraph.errors import OutOfTime, WorkerDied
+from subgraph.errors import OutOfTime, SubcutError, WorkerDied
 from subgraph.precision import Precision
 from subgraph.runtime import worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
-from subgraph.runtime.run_result import Job, run_model
+from subgraph.runtime.run_result import MODEL, Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
@@ -161,6 +161,24 @@ def test_a_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) 
     assert len({warm, *fresh}) == 3
     assert not any(psutil.pid_exists(int(pid)) for pid in fresh)
     assert psutil.pid_exists(int(warm))
+
+
+def test_one_that_has_loaded_nothing_is_fresh_and_stays(pool: Callable[..., Workers]) -> None:
+    """The process that told its version, and each fresh one, ended without a second use."""
+    mine = pool(top="def version(): return str(os.getpid())")
+    told = mine.about().version.split()[0]
+    first, second = (use(mine, fresh=True) for _ in range(2))
+    assert first == use(mine) == told and second != first
+    assert not psutil.pid_exists(int(second))
+
+
+def test_a_fresh_one_that_stays_holds_no_model(pool: Callable[..., Workers], tmp_path: Path) -> None:
+    """Beside the next one, a large model was in memory twice."""
+    mine = pool(run="return {}")
+    job = Job(Path("m"), [[]], [], tmp_path, fresh=True)
+    assert not mine.run(job).failure
+    with mine.borrow() as worker, pytest.raises(SubcutError):
+        worker.run(MODEL, Path(), {}, [])
 
 
 def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark: str) -> None:
