@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from subgraph import plugins
 from subgraph.drawing import chart, svg, tensor
 from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports import (
@@ -22,6 +23,7 @@ from subgraph.reports import (
     Document,
     JudgedTensor,
     View,
+    can_render,
     cleaned,
     common_cause,
     error,
@@ -37,6 +39,7 @@ from subgraph.reports import (
     place,
     predictions,
     region,
+    rendered,
     replay_command,
     runs,
     runtime,
@@ -84,7 +87,7 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
         "lines": common_cause(shown) + shares(shown) + other_model(shown),
     }
     heading = f"{shown['model']['file']}: {about['headline']}"
-    return _page(TEMPLATE, heading, about | {"findings": findings})
+    return _page(TEMPLATE, heading, about | {"findings": findings}, document)
 
 
 def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
@@ -104,7 +107,7 @@ def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO
         "charts": _errors(shown, summary),
         "network_drawn": whole_drawn(document, _rows(document)),
     }
-    return _page(COMPARED, heading, about | {"findings": findings})
+    return _page(COMPARED, heading, about | {"findings": findings}, document)
 
 
 def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
@@ -117,7 +120,7 @@ def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_P
     ]  # fmt: skip
     bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
     about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MAX_TESTS, "signs": SIGNS, "words": list(SIGNS)}
-    return _page(SWEPT, about["headline"], about)
+    return _page(SWEPT, about["headline"], about, document)
 
 
 def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
@@ -138,7 +141,7 @@ def render_plan(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PI
         "places": chart.chart(places, (), errors) if places else None,
         "total": sum((shown["weights"] or {}).values()),
     }
-    return _page(PLANNED, shown["says"], about)
+    return _page(PLANNED, shown["says"], about, document)
 
 
 def _curve(shown: Document) -> chart.Chart | None:
@@ -197,14 +200,15 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
     return charts
 
 
-def _page(template: str, title: str, shown: Document) -> str:
-    script = _source(SCRIPT)
+def _page(template: str, title: str, shown: Document, document: Document) -> str:
+    script, markdown = _source(SCRIPT), plugins.load("reports", "md")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
         "page_title": title,
         "drawing_style": svg.STYLE + tensor.STYLE,
         "script": script,
         "script_hash": f"sha256-{digest}",
+        "markdown": rendered(markdown, document) if can_render(markdown, document) else "",
     }
     return _environment().get_template(template).render(shown | around).rstrip("\n") + "\n"
 

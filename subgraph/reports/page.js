@@ -1,4 +1,4 @@
-// Only adds to the page: sorts and filters tables, replays the search. Without it every drawing and row is there.
+// Only adds to the page: sorts and filters tables, replays the search, copies its Markdown. Without it every drawing and row is there.
 "use strict";
 const make = (tag, more) => Object.assign(document.createElement(tag), more);
 const word = cell => (cell ? cell.dataset.value ?? cell.textContent.trim() : "");
@@ -72,4 +72,20 @@ if (rows.length && drawings.length) {
   const line = make("p", { className: "replay" });
   line.append("The search: ", slider, said);
   drawings[0].parentElement.before(line);
+}
+
+const markdown = document.querySelector(".markdown textarea");
+if (markdown) {
+  const copy = make("button", { type: "button", textContent: "Copy" });
+  copy.addEventListener("click", async () => {
+    let copied = true;
+    try {
+      await navigator.clipboard.writeText(markdown.value);
+    } catch { // not allowed, or no such thing in a file
+      markdown.select();
+      copied = document.execCommand("copy");
+    }
+    copy.textContent = copied ? "Copied" : "Selected: Ctrl+C copies it";
+  });
+  markdown.before(copy);
 }
