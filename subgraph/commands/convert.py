@@ -189,11 +189,9 @@ def _with(template: str, source: Path, target: Path, check: Asked, *, no_check: 
 
 def _refusal(check: Asked, graph: Graph) -> str:
     """Why the reference does not load the new model; "" if it does."""
-    import tempfile
-
-    with check.reference() as reference, tempfile.TemporaryDirectory(prefix="subcut-") as folder:
+    with check.reference() as reference, folders.temporary() as folder:
         try:
-            reference.load_model("converted", load(graph.path).model, graph.path, Path(folder))
+            reference.load_model("converted", load(graph.path).model, graph.path, folder)
         except Refused as e:
             return e.what
     return ""

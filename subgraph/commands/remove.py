@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.storage import folders
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def remove(
                 labels.update((there.label(i), None) for i in chosen)
                 return bypass(there, chosen)
 
-            with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-                draft = inside.edited(graph, nodes, edit, Path(temporary))
+            with folders.temporary() as temporary:
+                draft = inside.edited(graph, nodes, edit, temporary)
             head = f"removed  {count(len(labels), 'node')}: {', '.join(map(clean, [*labels][:8]))}"
             kept = None
         else:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph.commands import Result, edited, options
@@ -16,6 +14,7 @@ from subgraph.commands.options import Number, Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.storage import folders
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -64,16 +63,16 @@ def replace(
     feeding, names = asked.feeding, edited.read_maps(tensor_map)
     with (
         contextlib.nullcontext() if file.no_run else asked.reference() as reference,
-        tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
+        folders.temporary() as temporary,
     ):
         graph, piece = load(path), load(piece_path)
         ends = [*(start or ()), *(end or ())]
         older = graph
         if opset:
             ends = [_as_tensor(graph, word) for word in ends]
-            graph = raised(graph, opset, Path(temporary))
+            graph = raised(graph, opset, temporary)
         edit = _Replacing(graph, len(start or ()), piece, names, feeding, reference)
-        draft = inside.edited(graph, ends, edit, Path(temporary) / "inside")
+        draft = inside.edited(graph, ends, edit, temporary / "inside")
         draft.remarks += _raised(older, graph, feeding, reference) if opset else []
         draft.save(new)
         lines, rows = edited.compared(older, new, feeding, reference)

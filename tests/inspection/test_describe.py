@@ -535,7 +535,8 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     """80 tensors of 12 MiB each, 1 GB in all."""
     path = write(tmp_path, _chain(80, "1024,3072"))
     script = (
-        "import pathlib, re, resource, sys; from subgraph.commands.inspect import inspect; inspect(sys.argv[1])\n"
+        "import pathlib, re, resource, sys; from subgraph.commands.inspect import inspect\n"
+        "from subgraph.inspection import ranges; ranges.BATCH_PARTS = 1 << 50; inspect(sys.argv[1])\n"
         "own = re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1]\n"
         "print(int(own) >> 10, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)"
     )

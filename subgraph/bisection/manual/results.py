@@ -101,6 +101,7 @@ def _expected_files(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
     for k, file in enumerate(files_of(stored, "npy")):
         raw = raw_files[k] if raw_files else file
         shape, raw_shape = (tuple(map(int, f["shape"])) for f in (file, raw))
+        _ = [dtypes.bits_of(f["dtype"]) for f in (file, raw)]  # each is a type of ONNX's
         stem = Path(*Path(file["file"]).with_suffix("").parts[1:]).as_posix()
         yield ExpectedFile(stem, str(file["dtype"]), shape, raw["dtype"], raw_shape, raw["layout"])
 

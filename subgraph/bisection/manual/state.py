@@ -110,8 +110,10 @@ class ManualState(SavedState):
             ValueError, KeyError, UsageError: the parts of the state do not fit each other.
         """
         for sample in self.samples:
-            if missing := [record.name for record in sample.fed if record.name not in sample.origins]:
-                raise KeyError(f"origins of {missing[0]}")
+            held = {"origins": sample.origins, "value": {record.name for record in sample.tensors}}
+            for what, known in held.items():
+                if missing := [record.name for record in sample.fed if record.name not in known]:
+                    raise KeyError(f"{what} of {missing[0]}")
         request, outputs = self.request, self.recorded.outputs if self.recorded else ()
         if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
             raise ValueError("batch or repeat is out of bounds")
