@@ -328,11 +328,11 @@ class NoiseSampler:
             yield replace(self.tensors[name], name=made.raw.get(name, name))
         for k, (name, tensor) in enumerate(made.shifts.items()):
             key = perturb.key_of(tensor, SEED, run.number, attempt)
-            if run.tie_factor:
-                shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
-            else:
+            if tensor in self._codes:
                 dtype, shape = self._codes[tensor]
                 shift = perturb.random_steps(shape, dtype, key)
+            else:
+                shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
             yield written(name, shift, folder, f"s{k}")
         if made.keys:
             yield written(made.keys, keys, folder, "keys")
