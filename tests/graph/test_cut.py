@@ -284,3 +284,34 @@ def test_bodies_of_a_pinned_cut_declare_no_open_shape(tmp_path: Path) -> None:
     assert not then.value_info and not then.output[0].type.tensor_type.HasField("shape")
     assert other.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
     onnx.checker.check_model(pinned, full_check=True)
+
+
+BEAM = """g (int32[2,3] ids) => (int64[2,1,6] y)
+<int32[1] most = {6}, int32[1] least = {1}, int32[1] beams = {2}, int32[1] given = {1}, float[1] penalty = {1}> {
+    [beam] seq = com.microsoft.BeamSearch (ids, most, least, beams, given, penalty, penalty) <
+        model_type: int = 0, eos_token_id: int = 6, pad_token_id: int = 0, decoder: graph = step (
+            int32[b,s] input_ids, int32[b,s] position_ids, int32[b,t] attention_mask, float[2,b,1,p,4] past_0
+        ) => (float[b,s,7] logits, float[2,b,1,t,4] present_0)
+        <float[4] scale = {1,-2,0.5,0.3}, float[7] w = {0.7,-0.1,-0.2,-0.9,0.8,0.4,-0.3}, int64[1] head = {1},
+         int64[1] pair = {0}, int64[1] last = {-1}, int64 first = {0}> {
+            number = Cast <to: int = 1> (input_ids)
+            column = Unsqueeze (number, last)
+            x = Mul (column, scale)
+            k = Unsqueeze (x, head)
+            before = Gather (past_0, first)
+            keys = Concat <axis: int = 2> (before, k)
+            one = Unsqueeze (keys, pair)
+            present_0 = Concat <axis: int = 0> (one, one)
+            waves = Mul (column, w)
+            logits = Sin (waves)
+        }>
+    [last] y = Cast <to: int = 7> (seq)
+}"""
+
+
+def test_a_search_for_beams_is_cut(tmp_path: Path) -> None:
+    """The cut's check refused it: it asks the open shapes of its decoder, which had been dropped."""
+    text_models.load(tmp_path, BEAM, domains=("com.microsoft",))
+    np.save(tmp_path / "ids.npy", np.array([[1, 2, 3], [4, 5, 1]], np.int32))
+    words = ("cut", tmp_path / "model.onnx", "-s", "beam", "-e", "beam", "-i", tmp_path / "ids.npy")
+    assert "bit-identical" in in_process(*words, "-o", tmp_path / "out").text
