@@ -1,7 +1,7 @@
 """Which of the model's outputs are compared, and which of their elements: `--ignore OUTPUT`, `--where 'NAME>0.5'`.
 
 A condition is one on values of an output. It holds for an element where the reference's value or the candidate's
-fulfils it, so that what only one side finds is compared as well.
+fulfils it, so that what only one side finds is compared as well. NaN fulfils every condition: it may hide anything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Where:
     number: float
 
     def __str__(self) -> str:
-        return f"{self.name}{self.sign}{self.number:g}"
+        return f"{self.name}{self.sign}{repr(self.number).removesuffix('.0')}"  # no digit is lost: `replay` reads it
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _holds(where: Where, record: Record) -> Array:
     value = record.value()
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
         raise UsageError(f"--where {clean(str(where))}: {clean(where.name)} holds no numbers", "name another output")
-    return np.asarray(SIGNS[where.sign](value, where.number), bool)
+    return np.asarray(SIGNS[where.sign](value, where.number) | (value != value), bool)
 
 
 def limited(reference: Array, candidate: Array, mask: Array) -> tuple[Array, Array]:

@@ -141,3 +141,18 @@ def test_sentences() -> None:
         "left out of the comparison: a, b",
         "outputs are compared only where c>0.5 and d<1, on either side",
     ]
+
+
+def test_a_condition_is_written_as_it_was_read() -> None:
+    """Six digits were kept: a case was replayed by another condition than it was found by."""
+    for text in ("p>0.123456789", "p>=1", "p<-2.5e-07", "p!=1e+16"):
+        assert str(parse_where(text)) == text and parse_where(str(parse_where(text))) == parse_where(text)
+
+
+def test_what_is_not_a_number_is_compared(tmp_path: Path) -> None:
+    """Below the condition in the reference and NaN in the candidate, it was left out."""
+    known, given = (
+        written("p", np.array([0.1, v], np.float32), tmp_path, f"p{k}") for k, v in enumerate((0.2, np.nan))
+    )
+    found = compared([parse_where("p>0.5")], "p", {"p": known}, {"p": given})
+    assert found is not None and found.tolist() == [False, True]
