@@ -189,7 +189,7 @@ class Blame:
     def _beside(self) -> str:
         """The release that runs where none is named."""
         candidate = self.trials.candidate
-        own = candidate.package or candidate.python
+        own = candidate.package or candidate.python or candidate.processor
         return self.trials.about.version if own else releases.beside(candidate.backend)
 
     def _named(self, asked: ReleasesAsked) -> list[str]:

@@ -132,7 +132,7 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
 def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
     """Trials of another candidate: of the same environment in the same processes, else in processes of its own."""
     own = trials.candidate
-    if (candidate.release, candidate.package, candidate.python) == (own.release, own.package, own.python):
+    if all(getattr(candidate, key) == getattr(own, key) for key in ("release", "package", "python", "processor")):
         yield replace(trials, candidate=candidate)
         return
     with with_candidate(trials, candidate, name) as other:

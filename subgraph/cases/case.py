@@ -239,6 +239,7 @@ class Identity:
     release: str = ""
     package: str = ""
     python: str = ""
+    processor: str = ""
     device: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 

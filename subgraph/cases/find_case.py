@@ -206,7 +206,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     candidate = Candidate(
         described.candidate, identity.backend, dict(identity.options), precision, None, identity.timeout,
         int(identity.memory) if identity.memory else None, origin="this case", release=identity.release,
-        package=identity.package, python=identity.python, device=identity.device,
+        package=identity.package, python=identity.python, processor=identity.processor, device=identity.device,
     )  # fmt: skip
     return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from subgraph import plugins, project, system
 from subgraph.commands import Result
 from subgraph.documents import to_json
+from subgraph.environments import emulated
 from subgraph.errors import NotInstalled, SubcutError
 from subgraph.runtime import candidate, devices
 from subgraph.runtime.reference import PLAIN
@@ -26,7 +27,7 @@ ABSENT, LACKS, FAILS = "not installed", "not here", "fails"  # the package, the 
 
 @dataclass(frozen=True)
 class BackendRow:
-    """A backend, a device, or a candidate of the project file.
+    """A backend, a device, another processor, or a candidate of the project file.
 
     Attributes:
         state: what of it works. says: its version and caveat, or what it lacks.
@@ -50,7 +51,8 @@ def doctor() -> Result:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     backends = {row.name: row for row in rows}
-    rows += [*(_device(name, backends) for name in devices.names()), *_project_candidates()]
+    rows += [*map(_processor, emulated.PROCESSORS), *(_device(name, backends) for name in devices.names())]
+    rows += _project_candidates()
     own = versions()
     runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
     width, states = max(len(clean(row.name)) for row in rows), max(len(row.state) for row in rows)
@@ -87,6 +89,14 @@ def _device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     said = f"by {package}" if ready else f"{package} is installed when it is first used"
     instead = found.emulated()
     return BackendRow(name, True, "", f"{said}; {instead} answers for it" if instead else said)
+
+
+def _processor(name: str) -> BackendRow:
+    """What this machine lacks for the kernels of another processor, `arch=NAME`."""
+    if lacks := "" if emulated.is_own(name) else emulated.missing(name):
+        return BackendRow(f"arch={name}", False, "", lacks, LACKS)
+    says = "this machine's own" if emulated.is_own(name) else f"under {emulated.version(name)}"
+    return BackendRow(f"arch={name}", True, "", says)
 
 
 def _project_candidates() -> list[BackendRow]:

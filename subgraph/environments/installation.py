@@ -20,6 +20,7 @@ from importlib import util
 from pathlib import Path
 
 from subgraph import children
+from subgraph.environments import emulated
 from subgraph.errors import BackendError, OutputError
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
@@ -45,17 +46,20 @@ class Installation:
     Attributes:
         sources: options for pip that say from where.
         alone: without the packages that these depend on, and from wheels: nothing is built, no code of theirs runs.
+        processor: for which the packages are, where it is another one than this machine's, as `emulated` names it.
     """
 
     requirements: tuple[str, ...]
     sources: tuple[str, ...] = ()
     alone: bool = False
+    processor: str = ""
 
     @property
     def folder(self) -> Path:
         """Where it lies, or will."""
         words = [list(self.requirements), list(self.sources)]
-        key = digest("environment/1", sys.version, sys.base_prefix, *words, *["alone"] * self.alone)
+        own = [*["alone"] * self.alone, *filter(None, [self.processor])]
+        key = digest("environment/1", sys.version, sys.base_prefix, *words, *own)
         return cache_folder("environments") / key[:20]
 
     @property
@@ -72,6 +76,9 @@ class Installation:
         """The command lines that make it in a folder."""
         python, sources = str(folder / PYTHON), [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
+        if self.processor:
+            place = ["--target", str(emulated.packages(self.processor, folder)), *emulated.wheels(self.processor)]
+            return [[*children.python("-m", "pip"), "install", *QUIET, "--no-compile", *place, *wanted]]
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
@@ -91,6 +98,9 @@ def pip_sources(index_url: str | None, find_links: Sequence[str]) -> list[str]:
 
 def show(environment: Installation) -> None:
     """Log the commands that will make it."""
+    if environment.processor and not emulated.system(environment.processor).is_dir():
+        log.info("  apt-get fetches %s's C library and Python (17 MB) first", environment.processor)
+        return
     for command in environment.commands(environment.folder):
         log.info("  %s", masked(clean(join(command))))
 
@@ -103,12 +113,29 @@ def make(environment: Installation) -> Path:
     """
     with _locked(environment.folder):
         if not environment.is_ready:
+            _make_system(environment)
             with folders.aside(environment.folder) as work:
                 for command in environment.commands(work):
                     _run(command, environment)
+                if environment.processor:
+                    emulated.write_interpreter(environment.processor, work, environment.folder)
                 (work / REQUIREMENTS).write_text("\n".join(environment.requirements) + "\n", encoding="utf-8")
         os.utime(environment.folder)
     return environment.python
+
+
+def _make_system(environment: Installation) -> None:
+    """Make the system of another processor, if it is one's and is not there.
+
+    Raises:
+        BackendError: as of `make`.
+    """
+    if processor := environment.processor:
+        folder = emulated.system(processor)
+        with _locked(folder):
+            if not folder.is_dir():
+                with folders.aside(folder) as work:
+                    emulated.make_system(processor, work, lambda command: _run(command, environment))
 
 
 def every() -> list[Path]:

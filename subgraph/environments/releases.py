@@ -8,6 +8,7 @@ lent by subcut's own, numpy too where any does.
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -16,10 +17,10 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from subgraph import children, plugins
-from subgraph.environments import installation
+from subgraph.environments import emulated, installation
 from subgraph.environments.installation import QUIET, Installation
 from subgraph.errors import BackendError, UsageError
 from subgraph.storage.cache import cache_folder
@@ -29,16 +30,17 @@ from subgraph.text import clean
 if TYPE_CHECKING:
     from packaging.version import Version
 
-LENT = ("subgraph", "onnx", "google.protobuf", "google._upb")  # `graph.protobuf` reads models with these, on any Python
-BUILT = ("ml_dtypes", "numpy")  # for one version of Python
+LENT = ("subgraph", "onnx")  # on any Python
+READERS = ("google.protobuf", "google._upb")  # `graph.protobuf` reads models with these: for one processor
+BUILT = ("ml_dtypes", "numpy")  # for one version of Python as well
 OLDEST = (3, 11)  # Python that runs a worker
 LOOKING = ("--retries", "1", "--timeout", "15")  # options of pip: where no index can be reached, it says so soon
 SECONDS = 120  # that an index may take to say what it has
 NAME = "RELEASES"
 
 
-def package(backend: str) -> tuple[str, str]:
-    """(name of the runtime's package, its first release that runs with numpy 2).
+def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
+    """(name of the runtime's package, its first release that runs with numpy 2, what must be installed beside it).
 
     Raises:
         UsageError: the backend names none.
@@ -48,24 +50,28 @@ def package(backend: str) -> tuple[str, str]:
         some = [name for name in plugins.own_names("backends") if plugins.constant("backends", name, NAME)]
         what = f"the releases of {clean(backend)} are not known"
         raise UsageError(what, f"those of {', '.join(some)} are; --versions-command switches those of your own")
-    return str(found[0]), str(found[1])
+    return str(found[0]), str(found[1]), tuple(map(str, found[2:]))
 
 
 def release(
-    backend: str, version: str, sources: Sequence[str] = (), variant: str = "", beside: Sequence[str] = ()
-) -> Installation:
+    backend: str, version: str, sources: Sequence[str] = (), variant: str = "", beside: Sequence[str] = (),
+    processor: str = "",
+) -> Installation:  # fmt: skip
     """The environment of a release; "" is the newest.
 
     `variant`: the package that holds the runtime, where it is another build of it, with what that needs beside it.
+    `processor`: of another one, as of `Installation`.
 
     Raises:
         UsageError: it is not a version, or the backend has no releases.
     """
-    name, numpy_2 = package(backend)
+    name, numpy_2, needs = package(backend)
     known = parse(version) if version else None
     numpy = ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",) if numpy_2 else ()
     wanted = f"{variant or name}=={known}" if known else variant or name
-    return Installation((wanted, *numpy, *beside), tuple(sources), alone=True)
+    if processor:  # what is built for this machine cannot be lent
+        beside = (*beside, *(() if numpy else ("numpy",)), *emulated.BESIDE)
+    return Installation((wanted, *numpy, *needs, *beside), tuple(sources), alone=True, processor=processor)
 
 
 def parse(text: str) -> Version:
@@ -165,19 +171,22 @@ def beside(backend: str) -> str:
 def lend(folder: Path, python: Path) -> None:
     """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an environment has none.
 
-    What is built for one version of Python is lent to the same version alone.
+    What is built for one version of Python, or one processor, is lent to the same alone.
 
     Raises:
         BackendError: the interpreter does not start, is too old, or has no numpy and cannot use this one's.
     """
-    version, present = _of_interpreter(python)
-    if version < OLDEST:
-        raise BackendError(f"{python} is Python {version[0]}.{version[1]}: the worker needs 3.11 or newer")
-    same = version == sys.version_info[:2]
-    if "numpy" not in present and not same:
-        raise BackendError(f"{python} has no numpy", f"{python} -m pip install numpy")
-    lent = [*LENT, *(name for name in BUILT if name == "ml_dtypes" or name not in present)] if same else LENT
-    for name in lent:
+    of = _of_interpreter(python)
+    if of.version < OLDEST:
+        raise BackendError(f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer")
+    alike = of.machine == platform.machine()
+    same = alike and of.version == sys.version_info[:2]
+    if lacking := [name for name in ("numpy", *(() if alike else READERS[:1])) if name not in of.present and not same]:
+        package = {READERS[0]: "protobuf"}.get(lacking[0], lacking[0])
+        raise BackendError(f"{python} has no {package}", f"{python} -m pip install {package}")
+    built = [name for name in BUILT if name == "ml_dtypes" or name not in of.present] if same else []
+    lent = [name for name in LENT if alike or name not in of.present]
+    for name in (*lent, *(READERS if alike else ()), *built):
         found = util.find_spec(name)
         for place in found.submodule_search_locations or () if found else ():
             link = folder.joinpath(*name.split("."))
@@ -186,20 +195,34 @@ def lend(folder: Path, python: Path) -> None:
             break
 
 
-@cache
-def _of_interpreter(python: Path) -> tuple[tuple[int, int], frozenset[str]]:
-    """(its version, which of `BUILT` it has).
+class Interpreter(NamedTuple):
+    """Its version, its processor, and which of the packages that are lent it has."""
 
+    version: tuple[int, int]
+    machine: str
+    present: frozenset[str]
+
+
+@cache
+def _of_interpreter(python: Path) -> Interpreter:
+    """
     Raises:
         BackendError: it does not start.
     """
     made = python.parent.parent
-    if (made / installation.REQUIREMENTS).is_file():  # one of ours: nothing is started to ask
-        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))
-        return sys.version_info[:2], frozenset(["numpy"] if has_numpy else [])
-    asked = f"import sys, importlib.util as u; print(*sys.version_info[:2], *(n for n in {BUILT} if u.find_spec(n)))"
+    if (made / installation.REQUIREMENTS).is_file() and not (python.parent / emulated.STARTED).is_symlink():
+        has_numpy = any(word.startswith("numpy") for word in installation.requirements(made))  # ours: nobody is asked
+        return Interpreter(sys.version_info[:2], platform.machine(), frozenset(["numpy"] if has_numpy else []))
+    wanted = (*BUILT, *LENT, READERS[0])
+    asked = (
+        "import sys, platform, importlib.util as u\n"
+        "def has(name):\n"
+        " try: return u.find_spec(name)\n"
+        " except ImportError: return None\n"
+        f"print(*sys.version_info[:2], platform.machine(), *(n for n in {wanted} if has(n)))"
+    )
     try:
         said = children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS).out.decode().split()
-        return (int(said[0]), int(said[1])), frozenset(said[2:])
+        return Interpreter((int(said[0]), int(said[1])), said[2], frozenset(said[3:]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
         raise BackendError(f"{python} is no Python that starts", "python=PATH of an interpreter") from e

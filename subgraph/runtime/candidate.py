@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins, system
-from subgraph.environments import releases
+from subgraph.environments import emulated, releases
 from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
@@ -66,6 +66,7 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
 }
 RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
 COMMANDS = ("convert", RUN)  # in the order in which they run
+ENVIRONMENT = ("release", "package", "python", "processor", "device")  # attributes that say where its runtime is from
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 
 
@@ -81,7 +82,8 @@ class Candidate:
             installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
             pip that say where it comes from.
         package: that holds the runtime, where it is another build of it, in an environment of its own. python: of an
-            environment of the user's that has the runtime.
+            environment of the user's that has the runtime. processor: another one, by whose kernels it computes under
+            an emulator.
         device: the name, of `runtime.devices`, of what computes; "" if none is named.
         executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
             of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
@@ -109,6 +111,7 @@ class Candidate:
     sources: tuple[str, ...] = ()
     package: str = ""
     python: str = ""
+    processor: str = ""
     device: str = ""
     executor: str = ""
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -121,10 +124,11 @@ class Candidate:
         Raises:
             UsageError: the backend has no releases, or this is none.
         """
-        if self.python or self.runs_commands or self.can.npm or not (self.release or self.package):
+        own = self.release or self.package or self.processor
+        if self.python or self.runs_commands or self.can.npm or not own:
             return None
         beside = devices.device(self.device).requires if self.device else ()
-        return releases.release(self.backend, self.release, self.sources, self.package, beside)
+        return releases.release(self.backend, self.release, self.sources, self.package, beside, self.processor)
 
     def of_release(self, version: str, sources: tuple[str, ...] = ()) -> Candidate:
         """The same on a release of its runtime; `sources`: as the attribute.
@@ -202,7 +206,8 @@ class Candidate:
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
-            **{key: said for key in ("release", "package", "python", "device") if (said := getattr(self, key))},
+            **{key: said for key in ENVIRONMENT if (said := getattr(self, key))},
+            **({"emulator": emulated.version(self.processor)} if self.processor else {}),
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
             "installed": digest(command_line.installed(interpreters)),
@@ -304,10 +309,10 @@ def _of_device(spec: str, found: Device, release: str | None, options: Mapping[s
 
 
 def _in_environment(candidate: Candidate) -> Candidate:
-    """The candidate with `package` and `python` taken out of its options.
+    """The candidate with `package`, `python` and `arch` taken out of its options.
 
     Raises:
-        UsageError: the interpreter is not there, or its runtime has no packages.
+        UsageError: the interpreter is not there, its runtime has no packages, or the processor is not known.
     """
     options = dict(candidate.options)
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
@@ -318,7 +323,14 @@ def _in_environment(candidate: Candidate) -> Candidate:
     if python and not Path(python).is_file():
         raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
-    return replace(candidate, options=options, package=package, python=path)
+    processor = str(options.pop("arch", ""))
+    if processor and not emulated.is_own(processor):
+        emulated.check(processor)
+        releases.package(candidate.backend)
+    return replace(
+        candidate, options=options, package=package, python=path,
+        processor="" if emulated.is_own(processor) else processor,
+    )  # fmt: skip
 
 
 def _release(backend: str, text: str | None) -> str:

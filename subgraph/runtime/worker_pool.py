@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from subgraph import plugins
+from subgraph.environments import emulated
 from subgraph.environments.installation import make, show
 from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
 from subgraph.runtime import devices
@@ -129,8 +130,18 @@ class Workers:
         """
         if not self.candidate.has_process:
             return BackendInfo()
-        with self.borrow() as worker:
-            return worker.about(self.candidate.options)
+        processor = self.candidate.processor
+        try:
+            with self.borrow() as worker:
+                about = worker.about(self.candidate.options)
+        except WorkerDied as e:
+            if not processor:
+                raise
+            raise BackendError(f"under {emulated.version(processor)}, {e.what}", emulated.HINT) from e
+        if not processor:
+            return about
+        told = f"computed by the kernels for {processor} under {emulated.version(processor)}, not on such a processor"
+        return replace(about, caveat="; ".join(filter(None, (about.caveat, told))))
 
     def tensors(self, model: Path) -> frozenset[str] | None:
         """The tensors of a model that the backend has values of; None for all.
@@ -277,8 +288,11 @@ def installed(candidate: Candidate) -> Path | None:
         BackendError: this machine lacks what it needs, or it cannot be installed.
     """
     lacks = devices.device(candidate.device).missing() if candidate.device else ""
+    lacks = (
+        f"{candidate.device} {lacks}" if lacks else emulated.missing(candidate.processor) if candidate.processor else ""
+    )
     if lacks and not candidate.executor:
-        raise BackendError(f"{candidate.device} {lacks}", "subcut doctor")
+        raise BackendError(lacks, "subcut doctor")
     if candidate.python:
         return Path(candidate.python)
     environment = candidate.installation

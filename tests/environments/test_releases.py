@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_each_backend_with_releases_names_its_package() -> None:
     assert named["opencv"] == "opencv-python-headless"
     with pytest.raises(UsageError, match="the releases of cmd are not known") as error:
         releases.package("cmd")
-    assert "those of mnn, opencv, openvino, ort, tract, web are" in error.value.hint
+    assert "those of litert, mnn, opencv, openvino, ort, tract, web are" in error.value.hint
 
 
 def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
@@ -94,8 +95,9 @@ def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: P
 def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen(*words: object) -> None:
-        monkeypatch.setattr(releases, "_of_interpreter", lambda _: words)
+    def seen(version: tuple[int, int], present: set[str], machine: str = platform.machine()) -> None:
+        interpreter = releases.Interpreter(version, machine, frozenset(present))
+        monkeypatch.setattr(releases, "_of_interpreter", lambda _: interpreter)
 
     python = tmp_path / "bin" / "python"
     seen((3, 14), {"numpy"})
@@ -107,12 +109,20 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
     seen((3, 10), {"numpy"})
     with pytest.raises(BackendError, match=r"is Python 3\.10: the worker needs 3\.11"):
         releases.lend(tmp_path / "old", python)
+    seen(sys.version_info[:2], {"numpy"}, "riscv64")
+    with pytest.raises(BackendError, match="has no protobuf"):
+        releases.lend(tmp_path / "foreign", python)
+    seen(sys.version_info[:2], {"numpy", "google.protobuf", "onnx"}, "riscv64")
+    releases.lend(tmp_path / "processor", python)
+    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], (
+        "nothing that is built for this one"
+    )
 
 
 def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
-    version, present = releases._of_interpreter(Path(sys.executable))
-    assert version == sys.version_info[:2]
-    assert present == {"numpy", "ml_dtypes"}
+    found = releases._of_interpreter(Path(sys.executable))
+    assert (found.version, found.machine) == (sys.version_info[:2], platform.machine())
+    assert {"numpy", "ml_dtypes", "onnx", "google.protobuf"} <= found.present
     with pytest.raises(BackendError, match="no Python that starts"):
         releases._of_interpreter(tmp_path / "python")
 

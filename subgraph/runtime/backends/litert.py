@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import Refused
+from subgraph.graph import protobuf
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
+RELEASES = "ai-edge-litert", "", "flatbuffers", "onnx", "typing_extensions"
 TFLITE_OPERATORS = True
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split())
 # AUTO has XNNPACK, LiteRT's default.
@@ -52,11 +54,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: ai-edge-litert is not installed, or an option means nothing to it. Refused: it does not take the
             model, ONNX for example.
     """
-    import onnx
-
     _foreign.check_options("litert", options, OPTIONS)
     runtime: Any = _foreign.package("ai_edge_litert.interpreter", "tflite")
-    proto = onnx.load(model)
+    proto = protobuf.read(model).model
     own = [n for node in proto.graph.node if node.domain == TFLITE for n in node.output]
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     if proto.graph.node and not own:

@@ -1,0 +1,174 @@
+"""Python and wheels of another processor, run by qemu: the kernels of phones and boards on any Linux machine.
+
+The processor's system (C library, Python) is unpacked from packages of this machine's own distribution, which apt
+fetches and verifies; nothing is installed, and no code of theirs runs here but under qemu. It lies once in the cache,
+and each environment has an interpreter of its own that starts in it.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from subgraph import children
+from subgraph.errors import BackendError, UsageError
+from subgraph.storage.cache import cache_folder
+from subgraph.system import PYTHON, hardware
+
+PROCESSORS = {"aarch64": "arm64"}  # by the name that wheels and kernels use: the distribution's name
+PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
+BESIDE = ("ml_dtypes", "protobuf")  # of the processor: what the worker imports beside a runtime and numpy
+GLIBC = (17, 24, 26, 27, 28, 31, 34, 35, 38, 39)  # minor versions, of the platforms that wheels are built for
+SECONDS = 60  # that the emulator may take to say its version
+NEW = 10  # major version of qemu: older ones crash in newer kernels
+HINT = (
+    f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in, onnxruntime 1.28 for one"
+)
+STARTED = "emulated"  # beside PYTHON: the interpreter that qemu runs
+
+Run = Callable[[Sequence[str]], object]
+
+
+def check(processor: str) -> None:
+    """
+    Raises:
+        UsageError: no such processor is known.
+    """
+    if processor not in PROCESSORS:
+        raise UsageError(f"arch={processor} is not a processor that runs here", f"one of {', '.join(PROCESSORS)}")
+
+
+def is_own(processor: str) -> bool:
+    """Is it the processor of this machine?"""
+    return platform.machine().lower() in (processor, PROCESSORS.get(processor))
+
+
+def qemu(processor: str) -> str:
+    """The emulator's program; "" if it is not installed."""
+    return next(filter(None, map(shutil.which, _programs(processor))), "")
+
+
+def _programs(processor: str) -> list[str]:
+    return [f"qemu-{processor}-static", f"qemu-{processor}"]
+
+
+@cache
+def version(processor: str) -> str:
+    """The emulator, with its version: `qemu 7.2.22 (older than 10: newer kernels may crash in it)`; "" without one."""
+    if not qemu(processor):
+        return ""
+    said = children.run([qemu(processor), "--version"], timeout=SECONDS).out.decode(errors="replace")
+    found = re.search(r"version ((\d+)[\d.]*)", said)
+    old = f" (older than {NEW}: newer kernels may crash in it)" if found and int(found[2]) < NEW else ""
+    return f"qemu {found[1]}{old}" if found else "qemu"
+
+
+def missing(processor: str) -> str:
+    """What this machine lacks, in a line; "" if nothing."""
+    if lacks := hardware.not_on("Linux", "qemu for single programs"):
+        return f"{processor} {lacks}"
+    if not qemu(processor):
+        return f"{processor} needs qemu: `apt install qemu-user-static`"
+    if not (system(processor) / "usr").is_dir() and not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return f"{processor} needs apt-get and dpkg-deb, which fetch and unpack its C library and Python"
+    return ""
+
+
+def system(processor: str) -> Path:
+    """The folder in which the processor's system lies, or will."""
+    return cache_folder("processors") / processor
+
+
+def make_system(processor: str, folder: Path, run: Run) -> None:
+    """Unpack the processor's system into a folder; `run` runs each command line.
+
+    Raises:
+        BackendError: the distribution has no packages for the processor.
+    """
+    fetched = folder / "fetched"
+    for name in ("lists/partial", "archives/partial"):
+        (fetched / name).mkdir(parents=True)
+    (fetched / "status").touch()  # of what is installed: nothing, so that all is fetched
+    for command in _fetching(processor, fetched):
+        run(command)
+    packages = sorted((fetched / "archives").glob("*.deb"))
+    if not packages:
+        what = f"apt has no packages for {PROCESSORS[processor]} where it looks"
+        raise BackendError(what, "name a source that has them in /etc/apt/sources.list.d")
+    for package in packages:
+        run(["dpkg-deb", "-x", str(package), str(folder)])
+    shutil.rmtree(fetched)
+
+
+def _fetching(processor: str, folder: Path) -> list[list[str]]:
+    """apt's command lines: its lists, then the packages and what they depend on, with everything below a folder."""
+    settings = {
+        "APT::Architecture": PROCESSORS[processor],
+        "APT::Architectures": PROCESSORS[processor],
+        "APT::Sandbox::User": "root",  # where root fetches: another user cannot write here
+        "Dir::State": folder,
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder,
+        "Debug::NoLocking": "1",
+    }
+    apt = ["apt-get", "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+    wanted = ["install", "--download-only", "--yes", "--no-install-recommends", *PACKAGES]
+    return [[*apt, "update"], [*apt, *wanted]]
+
+
+def python_version(processor: str) -> str:
+    """Of the processor's Python: `3.11`.
+
+    Raises:
+        BackendError: its system is damaged.
+    """
+    for file in (system(processor) / "usr" / "bin").glob("python3.*"):
+        if re.fullmatch(r"3\.\d+", version := file.name.removeprefix("python")):
+            return version
+    raise _damaged(processor)
+
+
+def _damaged(processor: str) -> BackendError:
+    return BackendError(f"{system(processor)} is damaged", "remove that folder: it is made again")
+
+
+def wheels(processor: str) -> list[str]:
+    """Options for pip that choose its wheels: those that its C library can load.
+
+    Raises:
+        BackendError: its system is damaged.
+    """
+    library = next((f for lib in ("lib", "usr/lib") for f in system(processor).glob(f"{lib}/*/libc.so.6")), None)
+    found = re.search(rb"release version 2\.(\d+)", library.read_bytes()) if library else None
+    if not found:
+        raise _damaged(processor)
+    names = ("2014", *(f"_2_{minor}" for minor in GLIBC if minor <= int(found[1])))
+    platforms = (word for name in names for word in ("--platform", f"manylinux{name}_{processor}"))
+    return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
+
+
+def write_interpreter(processor: str, work: Path, folder: Path) -> None:
+    """Write an interpreter into an environment that is made in `work` and will lie in `folder`.
+
+    It is a virtual environment of the processor's Python, with a script in the place of its interpreter.
+    """
+    own = system(processor)
+    original = own / "usr" / "bin" / f"python{python_version(processor)}"
+    (work / "pyvenv.cfg").write_text(f"home = {original.parent}\ninclude-system-site-packages = false\n")
+    script = work / PYTHON
+    script.parent.mkdir(parents=True, exist_ok=True)
+    (script.parent / STARTED).symlink_to(original)
+    program = " || ".join(f"command -v {name}" for name in _programs(processor))  # another one may be installed later
+    started = shlex.join(["-L", str(own), str(folder / Path(PYTHON).parent / STARTED)])
+    script.write_text(f'#!/bin/sh\nexec "$({program})" {started} "$@"\n')
+    script.chmod(0o755)
+
+
+def packages(processor: str, work: Path) -> Path:
+    """Where an environment's packages lie."""
+    return work / "lib" / f"python{python_version(processor)}" / "site-packages"

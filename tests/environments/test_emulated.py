@@ -1,0 +1,128 @@
+"""The Python of another processor, under qemu. Covers `environments.emulated`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.toy_releases import wheel
+from subgraph.environments import emulated
+from subgraph.environments.installation import Installation, make
+from subgraph.errors import BackendError, UsageError
+from subgraph.runtime.candidate import parse
+from subgraph.runtime.worker_pool import installed
+from tests.helpers.run_command import subcut
+
+pytestmark = pytest.mark.linux("qemu runs single programs of another processor on Linux alone")
+
+# In the place of apt: a package, where the options say that the cache is.
+APT = """#!/bin/sh
+for word in "$@"; do case $word in Dir::Cache=*) cache=${word#*=};; esac; done
+echo "$@" >> "$LOG"
+case " $* " in *" install "*) [ "$NONE" ] || echo > "$cache/archives/python.deb";; esac
+"""
+DPKG = f"""#!/bin/sh
+mkdir -p "$3/usr/bin" "$3/lib/aarch64-linux-gnu"
+ln -s {sys.executable} "$3/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+echo "GNU C Library (Debian) stable release version 2.28." > "$3/lib/aarch64-linux-gnu/libc.so.6"
+"""
+QEMU = """#!/bin/sh
+[ "$1" = --version ] && { echo "qemu-aarch64 version 7.2.22"; exit; }
+shift 2
+exec "$@"
+"""
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """apt, dpkg and a qemu that runs this machine's own programs; the log of apt's calls."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {"apt-get": APT, "dpkg-deb": DPKG, "qemu-aarch64-static": QEMU}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    monkeypatch.setattr(emulated, "is_own", lambda _: False)
+    emulated.version.cache_clear()
+    return tmp_path / "log"
+
+
+def test_a_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
+    candidate = parse("mnn==3.6.1:arch=aarch64,threads=1")
+    assert (candidate.processor, dict(candidate.options)) == ("aarch64", {"threads": "1"})
+    assert candidate.installation
+    assert candidate.installation.requirements == ("mnn==3.6.1", "numpy", "ml_dtypes", "protobuf")
+    identity = candidate.identity("3.6.1")
+    assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22"), "another one may differ"
+    assert candidate.code.shown == ["mnn==3.6.1"], "where a file names it, only with trust"
+    assert candidate.of_release("3.5.0").processor == "aarch64"
+    with pytest.raises(UsageError, match="arch=mips is not a processor that runs here"):
+        parse("mnn:arch=mips")
+    with pytest.raises(UsageError, match="releases of onnx-reference are not known"):
+        parse("onnx-reference:arch=aarch64")
+
+
+def test_this_machines_own_processor_needs_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert parse("mnn:arch=aarch64").processor == ""
+    assert parse("mnn:arch=aarch64").installation is None
+
+
+def test_what_lacks_is_said_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(emulated, "is_own", lambda _: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(BackendError, match="aarch64 needs qemu: `apt install qemu-user-static`"):
+        installed(parse("mnn:arch=aarch64"))
+    monkeypatch.setattr(emulated, "qemu", lambda _: "/usr/bin/qemu-aarch64")
+    assert emulated.missing("aarch64").startswith("aarch64 needs apt-get and dpkg-deb")
+
+
+def test_its_system_is_fetched_once_and_an_environment_starts_in_it(stand_ins: Path, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    for name in ("tiny", "small"):
+        wheel(tmp_path / "wheels", name, "1.0", f"SAYS = {name!r}")
+    sources = ("--no-index", "--find-links", str(tmp_path / "wheels"))
+    for name in ("tiny", "small"):
+        wanted = Installation((name,), sources, alone=True, processor="aarch64")
+        python = make(wanted)
+        said = subprocess.run(
+            [python, "-I", "-c", f"import {name}; print({name}.SAYS)"], capture_output=True, text=True
+        )
+        assert said.stdout.strip() == name, said.stderr
+        command = " ".join(wanted.commands(tmp_path)[0])
+        assert "--platform manylinux_2_28_aarch64 --no-index" in command, "what its C library can load, and no more"
+    calls = stand_ins.read_text().splitlines()
+    assert [line.split()[-1] for line in calls] == ["update", "libgomp1"], "once"
+    assert all("APT::Architecture=arm64" in line and f"Dir::State={tmp_path}" in line for line in calls)
+
+
+def test_a_distribution_without_its_packages_is_a_clear_error(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NONE", "1")
+    with pytest.raises(BackendError, match="apt has no packages for arm64") as error:
+        make(Installation(("tiny",), processor="aarch64"))
+    assert "sources.list" in error.value.hint
+    assert not emulated.system("aarch64").exists(), "the next try begins anew"
+
+
+def test_an_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
+    assert emulated.version("aarch64") == "qemu 7.2.22 (older than 10: newer kernels may crash in it)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "digits"), [("ort==1.27.0:arch=aarch64", 6), ("mnn==3.6.1:arch=aarch64", 4)])
+def test_kernels_of_arm_agree_with_those_of_this_machine(spec: str, digits: int, tmp_path: Path) -> None:
+    if lacks := emulated.missing("aarch64"):
+        pytest.skip(f"{lacks}; .ci/run installs it")
+    subcut("demo", "demo", "-q", cwd=tmp_path)
+    done = subcut("compare", "model.onnx", "-c", spec, "--at", "classes", "--json", cwd=tmp_path / "demo")
+    document, whole = done.document, done.document["whole"]
+    assert whole["status"] in ("agree", "unresolved"), done.err
+    assert whole["outputs"][0]["errors"]["max_abs"] < 10**-digits
+    assert "kernels for aarch64 under qemu" in json.dumps(document), "each answer names the emulator"
