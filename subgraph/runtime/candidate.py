@@ -55,6 +55,7 @@ SETTINGS: dict[str, type] = {
     "executor": str,
 }
 RECIPES = {  # pages of docs/candidates, with other words for the same
+    "adb": ("android", "phone"),
     "iree": (),
     "litert": ("tflite", "onnx2tf"),
     "ncnn": ("pnnx",),

@@ -114,9 +114,7 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
         releases.lend(tmp_path / "foreign", python)
     seen(sys.version_info[:2], {"numpy", "google.protobuf", "onnx"}, "riscv64")
     releases.lend(tmp_path / "processor", python)
-    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], (
-        "nothing that is built for this one"
-    )
+    assert [p.name for p in (tmp_path / "processor").iterdir()] == ["subgraph"], "nothing that is built for this one"
 
 
 def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
