@@ -1,4 +1,4 @@
-"""CONVERTED INPUTS OUTPUTS: on the CPU in float32; ncnn has no batch axis, and pnnx calls the blobs in0, out0 …"""
+"""CONVERTED INPUTS OUTPUTS [vulkan]: in float32; ncnn has no batch axis, and pnnx calls the blobs in0, out0 …"""
 
 import json
 import sys
@@ -11,9 +11,10 @@ except ImportError as error:
     sys.stderr.write(f"{error}\n")
     sys.exit(126)  # no fault of the model: subcut stops
 
-converted, inputs, outputs = map(Path, sys.argv[1:])
+converted, inputs, outputs = map(Path, sys.argv[1:4])
 manifest = json.loads((inputs / "manifest.json").read_text())
 net = ncnn.Net()
+net.opt.use_vulkan_compute = sys.argv[4:] == ["vulkan"]
 for option in ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage"):
     setattr(net.opt, option, False)  # all but the last are on by default
 if net.load_param(str(converted / "m.ncnn.param")) or net.load_model(str(converted / "m.ncnn.bin")):
