@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
-BETWEEN = ("int16", "float16")
-GEARS = ("int8", *BETWEEN, "float32")
+ENDS = ("int8", "float32")  # of the gears, which need not be named
 MAX_NAMED = 5  # places in the first line
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 HALF = 0.5  # of the places: beyond, no plan helps
@@ -49,7 +48,12 @@ def plan(
         Text, option("--unit", "UNIT", "What is kept as one: node (default), block, operator, scale.")
     ] = None,
     gears: Annotated[
-        Text, option("--gears", "int16,float16", "What kept places may be in place of float32: the lowest that holds.")
+        Text,
+        option(
+            "--gears",
+            "A,B",
+            "In place of float32, the lowest that holds: channel, minmax, percentile, int16, float16.",
+        ),
     ] = None,
     max_time: Annotated[
         Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
@@ -118,19 +122,21 @@ def _unit(word: str | None) -> Unit:
 
 
 def _gears(words: str | None) -> list[str]:
-    """The gears between the lowered model and float32, the lowest first."""
+    """The gears between the lowered model and float32."""
+    from subgraph.plan.cures import GEARS
+
     asked = [word.strip() for word in (words or "").split(",") if word.strip()]
-    if unknown := [word for word in asked if word not in GEARS]:
+    if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
         raise UsageError(f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}")
-    return [gear for gear in BETWEEN if gear in asked]
+    return [word for word in asked if word in GEARS]
 
 
-def _gears_of(trials: Trials, twin: Twin, between: Sequence[str]) -> list[Twin]:
-    from subgraph.plan.places import gear
+def _gears_of(trials: Trials, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
+    from subgraph.plan.cures import gears
 
     if between and not twin.forms:
         raise UsageError("--gears is for quantized models", "leave it out: nothing lies between 16 bits and float32")
-    return [gear(trials.graph, twin, name) for name in between]
+    return gears(trials.graph, twin, trials.values, between)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from subgraph.plan.acceptance import Acceptance
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import lowered
-from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
+from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Rounded, Twin, Unit, places
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
@@ -65,7 +65,7 @@ class Planner:
     """Runs models in which some places are kept. Several threads may ask at once.
 
     Attributes:
-        gears: what lies between the lowered model and float, the lowest first.
+        gears: what lies between the lowered model and float, by name, the lowest first.
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
@@ -77,7 +77,7 @@ class Planner:
     twin: Twin
     unit: Unit
     acceptance: Acceptance
-    gears: Sequence[Twin] = ()
+    gears: Mapping[str, Twin] = field(default_factory=dict)
     jobs: int = 1
     tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
@@ -100,6 +100,10 @@ class Planner:
         lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
         return digest("plan/1", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
 
+    @cached_property
+    def _gears(self) -> list[tuple[str, Twin]]:
+        return list(self.gears.items())
+
     def in_float(self, kept: Collection[int]) -> Levels:
         """These places in float, all others lowered."""
         return dict.fromkeys(kept, len(self.gears) + 1)
@@ -109,10 +113,10 @@ class Planner:
         found: dict[Read, Lowering] = {}
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
-            if level <= len(self.gears):
-                found |= (
-                    self._at(place, self.gears[level - 1]) if level else {r: self.twin.lowering(r) for r in place.reads}
-                )
+            if level == 0:
+                found |= {read: self.twin.lowering(read) for read in place.reads}
+            elif level <= len(self.gears):
+                found |= self._at(place, self._gears[level - 1][1])
         return found
 
     def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
@@ -160,7 +164,7 @@ class Planner:
 
     def key_of(self, levels: Levels) -> str:
         """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
-        reads = [f"{i} {name} {self._level_of(form)}" for (i, name), form in self.how(levels).items()]
+        reads = [f"{i} {name} {self._level_of((i, name), form)}" for (i, name), form in self.how(levels).items()]
         kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 
@@ -168,9 +172,10 @@ class Planner:
         """Is the time that the user gave used up?"""
         return time.monotonic() > self.trials.workers.deadline
 
-    def _level_of(self, form: Lowering) -> str:
-        """For the key of a run; which forms there are is part of `_identity`."""
-        return "" if isinstance(form, Dynamic) else form.dtype
+    def _level_of(self, read: Read, form: Lowering) -> str:
+        """For the key of a run; which forms the twin has is part of `_identity`."""
+        known = "" if isinstance(form, Dynamic) else form.dtype
+        return known if isinstance(form, Rounded) or form == self.twin.lowering(read) else f"{known} {form}"
 
     def _job(self, levels: Levels, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
@@ -199,10 +204,8 @@ class Planner:
         return "".join(f", {number} in {name}" for name, number in lower.items())
 
     def gear_name(self, level: int) -> str:
-        """Of a kept place: "int16", "float16" or "float32"."""
-        if level > len(self.gears):
-            return "float32"
-        return "float16" if self.gears[level - 1].rounded else "int16"
+        """Of a kept place: that of a gear, or "float32"."""
+        return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
     def measure(self) -> None:
         """How far the outputs are off with each place alone lowered, the model's own order, `jobs` at once."""
@@ -258,7 +261,7 @@ class Planner:
     def _lower(self, levels: Levels, place: int) -> Levels:
         """With one place at its next lower level."""
         level = levels[place] - 1
-        while level and not self._at(self.places[place], self.gears[level - 1]):
+        while level and not self._at(self.places[place], self._gears[level - 1][1]):
             level -= 1
         rest = {k: v for k, v in levels.items() if k != place}
         return {**rest, place: level} if level else rest
