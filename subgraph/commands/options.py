@@ -271,7 +271,9 @@ class ScoreOptions:
     score: Annotated[
         Text,
         option(
-            "--score", "FILE:FUNCTION", "What counts: top1, top5, iou, miou, cer, wer, sqnr, or a function of your own."
+            "--score",
+            "FILE:FUNCTION",
+            "What counts: top1, top5, iou, miou, map, cer, wer, sqnr, or your own function.",
         ),
     ] = None
     drop: Annotated[Text, option("--drop", "0.5%", "By how much the score may fall: a share of it, or a number.")] = (

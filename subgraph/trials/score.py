@@ -19,7 +19,7 @@ from threading import Lock
 import numpy as np
 
 from subgraph import plugins
-from subgraph.errors import InputError, SubcutError, UsageError
+from subgraph.errors import InputError, NotInstalled, SubcutError, UsageError
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
@@ -133,7 +133,7 @@ class ByScore:
         """The score of these outputs; of each draw of the samples, where some are given.
 
         Raises:
-            UsageError: the function fails, or gives no number.
+            UsageError: the function fails, or gives no number. NotInstalled: a package that it needs is not there.
         """
         rows = np.arange(len(outputs))[None, :] if draws is None else draws
         with self._lock:
@@ -145,6 +145,8 @@ class ByScore:
         fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
         try:
             run = self.worker.run("score", folder, {"score": "score"}, fed)
+        except NotInstalled:
+            raise
         except SubcutError as e:
             raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW) from e
         scores = run.by_name["score"].within(str(folder)).array()
