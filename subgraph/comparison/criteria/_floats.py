@@ -463,8 +463,10 @@ def beside_limit(name: str, error: float, scale: float, relation: str, limit: fl
         seen, allowed = _apart(error, limit)
         return f"max error {seen} where 0 is expected{relation.format(allowed, noise=_number(noise, 2))}"
     seen, allowed = _apart(100 * error / scale, 100 * limit / scale)
-    relation = relation.format(f"{allowed} %", noise=f"{_number(100 * noise / scale, 2)} %")
-    return f"{most}: {seen} % of the largest value ({_number(scale, 3)}){relation}"
+    limit_text = f"{allowed} %" if limit <= scale else f"{_number(limit / scale, 2)} × that value"
+    relation = relation.format(limit_text, noise=f"{_number(100 * noise / scale, 2)} %")
+    share = f"{seen} % of" if error <= scale else f"{_number(error / scale, 2)} ×"
+    return f"{most}: {share} the largest value ({_number(scale, 3)}){relation}"
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.criteria import OutputContext, Ranking, Ruling
+from subgraph.comparison.criteria import OutputContext, Ranking, Ruling, _floats
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
@@ -315,7 +315,7 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
     y, off, rounded = f32([9, 0, 5]), f32([9, 40, 5]), f32([9, 0, 0])
     found = judged(y, off, FakeNoise([y], rounded_values=rounded), claim, output=True)
     assert (found.label, found.signature) == (LOST, Signature.PRECISION)
-    assert found.why.endswith(f"of the largest value (9); {claim} itself moves the tensor by 56 % of its largest value")
+    assert found.why.endswith(f"× the largest value (9); {claim} itself moves the tensor by 56 % of its largest value")
     for noise, output in ((FakeNoise([y], rounded_values=y), True), (FakeNoise([y], rounded_values=rounded), False)):
         found = judged(y, off, noise, claim, output=output)
         assert found.signature is Signature.MISMATCH, "it may be a bug"
@@ -869,3 +869,11 @@ def test_codes_are_judged_by_what_moved_codes_before_them_do(
     found = judged(reference, candidate, FakeNoise([run] * 8, codes=True, own_steps=True), output=output)
     assert found.status is status, found
     assert (found.label == "steps") == (status is Status.UNRESOLVED)
+
+
+def test_more_than_all_is_said_as_a_multiple() -> None:
+    """A percentage beyond 100 of a limit says nothing to anybody."""
+    said = _floats.beside_limit(_floats.WHOLE, 0.5, 2.0, "; limit {}", 7.6)
+    assert said == "max error 0.5: 25 % of the largest value (2); limit 3.8 × that value"
+    said = _floats.beside_limit(_floats.WHOLE, 9.0, 2.0, "; limit {}", 0.02)
+    assert said == "max error 9: 4.5 × the largest value (2); limit 1 %"
