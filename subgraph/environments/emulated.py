@@ -19,6 +19,7 @@ from subgraph import children
 from subgraph.errors import BackendError, UsageError
 from subgraph.storage.cache import cache_folder
 from subgraph.system import PYTHON, hardware
+from subgraph.text import clean
 
 PROCESSORS = {"aarch64": "arm64"}  # by the name that wheels and kernels use: the distribution's name
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6", "libgomp1")
@@ -29,23 +30,27 @@ NEW = 10  # major version of qemu: older ones crash in newer kernels
 HINT = (
     f"qemu {NEW} (Debian 13's, or that of bookworm-backports) runs what older ones crash in, onnxruntime 1.28 for one"
 )
+UNFETCHED = "apt fetches its C library and Python from where /etc/apt says: is that reachable?"
 STARTED = "emulated"  # beside PYTHON: the interpreter that qemu runs
 
 Run = Callable[[Sequence[str]], object]
 
 
-def check(processor: str) -> None:
-    """
+def named(word: str) -> str:
+    """The processor that a word names; "" where that is this machine's own.
+
     Raises:
         UsageError: no such processor is known.
     """
-    if processor not in PROCESSORS:
-        raise UsageError(f"arch={processor} is not a processor that runs here", f"one of {', '.join(PROCESSORS)}")
+    processor = next((name for name, of_distribution in PROCESSORS.items() if word in (name, of_distribution)), "")
+    if not processor:
+        raise UsageError(f"arch={clean(word)} is not a processor that runs here", f"one of {', '.join(PROCESSORS)}")
+    return "" if is_own(processor) else processor
 
 
 def is_own(processor: str) -> bool:
     """Is it the processor of this machine?"""
-    return platform.machine().lower() in (processor, PROCESSORS.get(processor))
+    return platform.machine().lower() in (processor, PROCESSORS[processor])
 
 
 def qemu(processor: str) -> str:

@@ -33,6 +33,7 @@ log = logging.getLogger("subcut")
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
 FULL = os.strerror(errno.ENOSPC)
+FROM_WHERE = "--index-url and --find-links say where to look, as for pip"
 LAST_LINES = 6  # of what pip says when it fails
 UNTOLD = ("WARNING", "Collecting", "Looking in", "  Downloading", "Using Python")  # lines that tell no reason
 ALONE = ("--no-deps", "--only-binary", ":all:")
@@ -135,7 +136,9 @@ def _make_system(environment: Installation) -> None:
         with _locked(folder):
             if not folder.is_dir():
                 with folders.aside(folder) as work:
-                    emulated.make_system(processor, work, lambda command: _run(command, environment))
+                    emulated.make_system(
+                        processor, work, lambda command: _run(command, environment, emulated.UNFETCHED)
+                    )
 
 
 def every() -> list[Path]:
@@ -165,10 +168,10 @@ def _log_download(line: str) -> None:
         log.info("  %s", masked(clean(line)))
 
 
-def _run(command: Sequence[str], environment: Installation) -> None:
+def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHERE) -> None:
     """
     Raises:
-        BackendError: it fails, with the last lines of what it says.
+        BackendError: it fails, with the last lines of what it says, and what to do, if no disk is full.
     """
     shown = " ".join(map(clean, environment.requirements))
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
@@ -183,7 +186,6 @@ def _run(command: Sequence[str], environment: Installation) -> None:
     except OSError as e:
         raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e
     if done.code:
-        hint = "--index-url and --find-links say where to look, as for pip"
         if FULL.encode() in (done.err or done.out):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
         lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))

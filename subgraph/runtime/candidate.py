@@ -324,14 +324,10 @@ def _in_environment(candidate: Candidate) -> Candidate:
     if python and not Path(python).is_file():
         raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
-    processor = str(options.pop("arch", ""))
-    if processor and not emulated.is_own(processor):
-        emulated.check(processor)
+    processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
+    if processor:
         releases.package(candidate.backend)
-    return replace(
-        candidate, options=options, package=package, python=path,
-        processor="" if emulated.is_own(processor) else processor,
-    )  # fmt: skip
+    return replace(candidate, options=options, package=package, python=path, processor=processor)
 
 
 def _release(backend: str, text: str | None) -> str:

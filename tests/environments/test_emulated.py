@@ -61,7 +61,7 @@ def test_a_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     identity = candidate.identity("3.6.1")
     assert (identity["processor"], identity["emulator"][:11]) == ("aarch64", "qemu 7.2.22"), "another one may differ"
     assert candidate.code.shown == ["mnn==3.6.1"], "where a file names it, only with trust"
-    assert candidate.of_release("3.5.0").processor == "aarch64"
+    assert candidate.of_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
     with pytest.raises(UsageError, match="arch=mips is not a processor that runs here"):
         parse("mnn:arch=mips")
     with pytest.raises(UsageError, match="releases of onnx-reference are not known"):
@@ -103,12 +103,19 @@ def test_its_system_is_fetched_once_and_an_environment_starts_in_it(stand_ins: P
     assert all("APT::Architecture=arm64" in line and f"Dir::State={tmp_path}" in line for line in calls)
 
 
-def test_a_distribution_without_its_packages_is_a_clear_error(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distribution_without_its_packages_is_a_clear_error(
+    stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NONE", "1")
     with pytest.raises(BackendError, match="apt has no packages for arm64") as error:
         make(Installation(("tiny",), processor="aarch64"))
     assert "sources.list" in error.value.hint
     assert not emulated.system("aarch64").exists(), "the next try begins anew"
+    apt = tmp_path / "bin" / "apt-get"
+    apt.write_text("#!/bin/sh\necho 'E: Unable to locate package python3-minimal' >&2\nexit 100\n")
+    with pytest.raises(BackendError, match="Unable to locate package") as error:
+        make(Installation(("tiny",), processor="aarch64"))
+    assert "apt fetches its C library and Python from where /etc/apt says" in error.value.hint
 
 
 def test_an_older_emulator_is_named_where_a_kernel_crashes_in_it(stand_ins: Path) -> None:
