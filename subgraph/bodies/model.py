@@ -108,7 +108,7 @@ class Body:
 
 
 def open_body(graph: Graph, name: BodyName) -> Body:
-    """The body of that name.
+    """The body of that name, to be run.
 
     Raises:
         ModelError: a node in it draws random numbers, so that no run repeats it.
@@ -119,6 +119,12 @@ def open_body(graph: Graph, name: BodyName) -> Body:
             f"{graph.label(i)} ({graph.ops[i]}) draws random numbers inside: no run repeats its values",
             f"cut around it: --start {graph.label(i)} --end {graph.label(i)}",
         )
+    return look_into(graph, name)
+
+
+def look_into(graph: Graph, name: BodyName) -> Body:
+    """The body of that name, to be looked at: no run may repeat its values."""
+    i = name.node
     proto = _at_call(graph, i) if calls_function(graph, i) else attributes(graph, i)[name.attribute]
     read = free_names(proto) if name.attribute else []
     made = [n for n in read if n in graph.maker]

@@ -57,8 +57,9 @@ class Tree:
         groups: number → group, outer groups first.
     """
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    def __init__(self, network: Network, holders: Collection[int] = ()) -> None:
+        """`holders`: nodes with something inside."""
+        self.network, self.holders = network, holders
         self.root = network.leaves
         self._last = self.root
         self._ends: dict[int, list[str]] = {}  # group between cut points → names of its first and last node

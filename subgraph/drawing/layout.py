@@ -2,18 +2,32 @@
 
 An open group is laid out by itself and takes its place as one box in the group around it, so that opening one costs the
 layouts of that group and of those around it; the others are kept. A tensor that enters or leaves an open group passes a
-port on its frame.
+port on its frame. A node with bodies opens as a group does, and shows a drawing of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.level import NAME, PAD, PORT, Cell, Crossing, Level, crossing, level, size, stub_rows, stub_text
+from subgraph.drawing.inner import Inner, framed
+from subgraph.drawing.level import (
+    HEADER,
+    NAME,
+    PAD,
+    PORT,
+    Cell,
+    Crossing,
+    Level,
+    crossing,
+    level,
+    size,
+    stub_rows,
+    stub_text,
+)
 from subgraph.drawing.network import Network
 from subgraph.text import clean, short
 
@@ -28,9 +42,9 @@ class Box(NamedTuple):
 
     Attributes:
         key: `#17` of a node, `input:NAME`, `output:NAME`, or the group's.
-        kind: node, input, output, group (closed), or open.
+        kind: node, input, output, group (closed), open, or body: a frame in that of an open node.
         label, detail: what is written into it; `title`: its whole name.
-        nodes: indices of the nodes inside; constants count to their first reader.
+        nodes: indices of the nodes inside; constants count to their first reader, what is in bodies to their node.
         parent: key of the group around it. depth: groups around it.
     """
 
@@ -105,11 +119,47 @@ class Drawer:
     (['x', 'Relu', 'Abs', 'z'], [('x',), ('y',), ('z',)])
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, bodies: Mapping[int, Sequence[Inner]] | None = None) -> None:
+        """`bodies`: of nodes, each opened by the node's key, `#17`."""
         self.network = network
-        self.tree = Tree(network)
+        self.bodies = bodies or {}
+        self.tree = Tree(network, self.bodies)
+        self._inner = {n: [(b, Drawer(b.network, b.bodies)) for b in row] for n, row in self.bodies.items()}
         self._crossings: dict[int, Crossing] = {}
-        self._kept: dict[tuple[int, frozenset[int], float, bool], Level] = {}
+        self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
+
+    @cached_property
+    def openable(self) -> dict[str, str]:
+        """The key of each group and of each node with bodies → that of what is around it, which comes before it."""
+        groups = self.tree.groups
+        found = {g.key: groups[g.parent].key for g in groups.values() if g.parent >= 0}
+        for node, inside in self._inner.items():
+            found[f"#{node}"] = self.tree.holder(node)
+            for body, drawer in inside:
+                found |= {
+                    body.outer(k): body.outer(above) if above else f"#{node}" for k, above in drawer.openable.items()
+                }
+        return found
+
+    @cached_property
+    def holders(self) -> list[str]:
+        """Per node, those in bodies behind the others, the key of the innermost group or node around it, or empty."""
+        found = [self.tree.holder(node) for node in range(len(self.network.ops))]
+        for node, inside in self._inner.items():
+            for body, drawer in inside:
+                found += [body.outer(above) if above else f"#{node}" for above in drawer.holders]
+        return found
+
+    def shown(self) -> frozenset[str]:
+        """Keys to open so that about `SHOWN` boxes are seen: whole levels of groups, then nodes with bodies."""
+        keys = self.tree.shown(SHOWN)
+        seen = [g for g in self.tree.groups.values() if g.key in keys or not g.key]
+        left = SHOWN - sum(len(g.members) for g in seen)
+        for node in [m for g in seen for m in g.members if m in self._inner]:
+            inside = sum(len(d.tree.groups[d.tree.root].members) for _, d in self._inner[node])
+            if inside <= left:
+                keys, left = keys | {f"#{node}"}, left - inside
+        return keys
 
     def layout(
         self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "", *, tall: bool = False
@@ -124,20 +174,27 @@ class Drawer:
             KeyError: no group has such a key.
         """
         if open_groups is None:
-            open_groups = self.tree.shown(SHOWN)
+            open_groups = self.shown()
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
         groups, begin = self.tree.groups, self.tree.numbers[top]
-        numbers = {self.tree.numbers[key] for key in open_groups}
+        nodes = {n for n in self._inner if f"#{n}" in open_groups}
+        insides = [b for row in self.bodies.values() for b in row]
+        within = {b.outer(k) for b in insides for k in b.inner(open_groups)} | {f"#{n}" for n in self._inner}
+        numbers = {self.tree.numbers[key] for key in open_groups if key not in within}
         seen = [begin]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
-        inner: dict[int, frozenset[int]] = {}
+        inner: dict[int, frozenset[object]] = {}
         levels: dict[int, Level] = {}
+        drawn: dict[int, list[Layout]] = {}
         for number in reversed(seen):
-            inside = [m for m in groups[number].members if m in levels]
-            inner[number] = frozenset(inside).union(*(inner[m] for m in inside))
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
+            for node in nodes.intersection(groups[number].members):
+                levels[node], drawn[node] = self._opened(node, open_groups, room, tall)
+                inner[node] = frozenset((node, key) for b in self.bodies[node] for key in b.inner(open_groups))
+            inside = [m for m in groups[number].members if m in levels]
+            inner[number] = frozenset[object](inside).union(*(inner[m] for m in inside))
             kept = (number, inner[number], room, tall)
             if kept not in self._kept:
                 if number not in self._crossings:
@@ -145,9 +202,25 @@ class Drawer:
                 opened = {m: levels[m] for m in inside}
                 self._kept[kept] = level(self.tree, number, self._crossings[number], opened, room, tall=tall)
             levels[number] = self._kept[kept]
-        return self._assembled(begin, levels, tall)
+        return self._assembled(begin, levels, drawn, tall)
 
-    def _assembled(self, begin: int, levels: dict[int, Level], tall: bool) -> Layout:
+    def _opened(self, node: int, keys: Collection[str], room: float, tall: bool) -> tuple[Level, list[Layout]]:
+        """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
+        inside, network = self._inner[node], self.network
+        pictures = [drawer.layout(body.inner(keys), room - 2 * PAD, tall=tall) for body, drawer in inside]
+        sizes, words = [(p.width, p.height) for p in pictures], [body.word for body, _ in inside]
+        tensors = [name for _, name in network.sources[node]], network.makes[node]
+        at, frames = framed(sizes, words, tensors, self._title(node), room)
+        rows = zip(inside, pictures, frames, strict=True)
+        return at, [_placed(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows]
+
+    def _title(self, node: int) -> str:
+        """What the header of an open node says."""
+        return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
+
+    def _assembled(
+        self, begin: int, levels: dict[int, Level], drawn: Mapping[int, Sequence[Layout]], tall: bool
+    ) -> Layout:
         """All open groups at their places."""
         tree = self.tree
         boxes: list[Box] = []
@@ -168,7 +241,11 @@ class Drawer:
                 box = self._box(cell, inner, x + place[0], y + place[1], number, tall)
                 boxes.append(box)
                 stubs += self._stubs(cell, box)
-                if inner:
+                if cell.member in drawn:
+                    for picture in drawn[cell.member]:
+                        moved = _moved(picture, box)
+                        boxes, lines, stubs = boxes + moved[0], lines + moved[1], stubs + moved[2]
+                elif inner:
                     waiting.append((cell.member, box.x, box.y))
             lines += _lines(
                 at, [self.key(c.member) if c.member != PORT else tree.groups[number].key for c in at.cells], x, y
@@ -188,8 +265,13 @@ class Drawer:
 
     def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool) -> Box:
         network, group = self.network, self.tree.groups.get(cell.member)
-        nodes = [] if inner else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
+        nodes = [] if inner and group else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
         item, folded = size(self.tree, cell, inner, tall=tall), self._folded
+        nested = (
+            []
+            if inner
+            else [n for m in nodes for b in self.bodies.get(m, ()) for n in range(b.first, b.first + b.size)]
+        )
         kind = "open" if inner else "group" if group else "node" if nodes else self.key(cell.member).partition(":")[0]
         return Box(
             key=self.key(cell.member),
@@ -198,10 +280,10 @@ class Drawer:
             y=round(y - item.height / 2, 1),
             width=round(item.left + item.right, 1),
             height=round(item.height, 1),
-            label=cell.label,
+            label=self._title(cell.member) if inner and not group else cell.label,
             detail=cell.detail,
             title=clean(group.key if group else network.label(cell.member)),
-            nodes=tuple(sorted([*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes)),
+            nodes=(*sorted([*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes), *nested),
             parent=self.tree.groups[parent].key,
             depth=self.tree.groups[parent].depth + (parent != self.tree.root),
         )
@@ -223,6 +305,41 @@ class Drawer:
         for constant, reader in self.network.folded.items():
             folded.setdefault(reader, []).append(constant)
         return folded
+
+
+def _placed(body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]) -> Layout:
+    """The drawing of a body in its frame, with keys, numbers and names as the drawing around has them."""
+    x, y, width, height = frame
+    around, outer, before = body.outer("").rstrip("/"), body.outer, clean(body.prefix)
+    box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder, 0)
+    boxes, lines, stubs = _moved(picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER))
+    for k, b in enumerate(boxes):
+        nodes, parent = tuple(body.first + n for n in b.nodes), outer(b.parent) if b.parent else around
+        boxes[k] = b._replace(key=outer(b.key), title=f"{before}{b.title}", parent=parent, nodes=nodes)
+    for k, line in enumerate(lines):
+        tensors = tuple(body.prefix + name for name in line.tensors)
+        lines[k] = line._replace(source=outer(line.source), target=outer(line.target), tensors=tensors)
+    for k, s in enumerate(stubs):
+        tensors = tuple(body.prefix + name for name in s.tensors)
+        stubs[k] = s._replace(key=outer(s.key), tensors=tensors, others=tuple(map(outer, s.others)))
+    return Layout(width, height, (box, *boxes), tuple(lines), tuple(stubs))
+
+
+def _moved(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stub]]:
+    """Boxes, lines and stubs, seen from where the corner of a box is."""
+    x, y = corner.x, corner.y
+    return (
+        [b._replace(x=round(x + b.x, 1), y=round(y + b.y, 1)) for b in picture.boxes],
+        [
+            line._replace(
+                points=tuple((round(x + px, 1), round(y + py, 1)) for px, py in line.points),
+                x=round(x + line.x, 1),
+                y=round(y + line.y, 1),
+            )
+            for line in picture.lines
+        ],
+        [s._replace(x=round(x + s.x, 1), y=round(y + s.y, 1)) for s in picture.stubs],
+    )
 
 
 def _lines(at: Level, keys: Sequence[str], x: float, y: float) -> Iterator[Line]:

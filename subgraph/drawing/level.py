@@ -198,7 +198,8 @@ def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]]
     if member >= len(network.ops):
         return Cell(member, short(name, length), short(clean(network.types.get(name, "")), length), tuple(stubs))
     relative = tree.relative(name, tree.groups[number].scope)
-    return Cell(member, short(clean(network.ops[member]), length), short(relative, length), tuple(stubs))
+    sign = "+ " if member in tree.holders else ""
+    return Cell(member, sign + short(clean(network.ops[member]), length), short(relative, length), tuple(stubs))
 
 
 def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool) -> Item:

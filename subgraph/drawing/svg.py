@@ -21,6 +21,7 @@ LETTER = 6.1  # pixels of a letter of a badge
 BAR = 5.0  # width of the bar that shows an error
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
+FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
 
 STYLE = """
 .subcut { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
@@ -41,8 +42,9 @@ STYLE = """
 .subcut text { fill: var(--ink); } .subcut .soft, .subcut .type, .subcut .stub text { fill: var(--soft); }
 .subcut .type { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }
 .subcut .frame { fill: var(--panel); stroke: var(--line); }
-.subcut .group > .frame { fill: var(--group); stroke-width: 1.6; } .subcut .open > .frame { fill: none; }
-.subcut .open > .header { fill: var(--group); stroke: none; }
+.subcut .group > .frame { fill: var(--group); stroke-width: 1.6; }
+.subcut :is(.open, .body) > .frame { fill: none; } .subcut .body > .frame { stroke-dasharray: 1 3; }
+.subcut .open > .header { fill: var(--group); stroke: none; } .subcut .body > .header { fill: none; }
 .subcut .input > .frame, .subcut .output > .frame { stroke-dasharray: 4 3; }
 .subcut .line { fill: none; stroke: var(--line); stroke-width: 1.2; } .subcut .tip { fill: var(--line); }
 .subcut .suspect > .frame { stroke: var(--bad); stroke-width: 2.6; stroke-dasharray: 5 3; }
@@ -96,8 +98,8 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     """
     marks = marks or Marks()
     parts = [_open(layout.width, layout.height, title or "graph"), f"<style>{STYLE}</style>" if style else ""]
-    opened = [box for box in layout.boxes if box.kind == "open"]
-    others = [box for box in layout.boxes if box.kind != "open"]
+    opened = [box for box in layout.boxes if box.kind in FRAMES]
+    others = [box for box in layout.boxes if box.kind not in FRAMES]
     parts += [_box(box, marks) for box in opened]
     parts += [_line(line, marks) for line in layout.lines]
     parts += [_box(box, marks) for box in others]
@@ -160,9 +162,10 @@ def _box(box: Box, marks: Marks) -> str:
     frame = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
     begin = f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}'
     parts = [begin, f'<rect class="frame" {frame} height="{box.height:g}" rx="{radius:g}"/>']
-    if box.kind == "open":
+    if box.kind in FRAMES:
         parts.append(f'<rect class="header" {frame} height="21" rx="{ROUND}"/>')
-        parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">− {_text(box.label)}</text>')
+        sign = "− " if box.kind == "open" else ""
+        parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_text(box.label)}</text>')
     else:
         value = _worst(box, marks)
         middle = f'x="{box.x + box.width / 2 + (BAR / 2 if value is not None else 0):g}" text-anchor="middle"'

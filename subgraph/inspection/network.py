@@ -6,6 +6,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
+from subgraph.bodies.parts import Part
+from subgraph.drawing.inner import Inner
 from subgraph.drawing.network import Network
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
@@ -16,17 +18,20 @@ from subgraph.storage.tensors import shape_text
 SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of a node: a list of the scopes around it, its own name last
 
 
-def network(graph: Graph) -> Network:
-    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node. Linear."""
+def network(graph: Graph, prefix: str = "") -> Network:
+    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node. Linear.
+
+    `prefix`: of its nodes' names, which is left out.
+    """
     return Network(
-        names=graph.node_names,
+        names=[name.removeprefix(prefix) for name in graph.node_names] if prefix else graph.node_names,
         ops=graph.ops,
         reads=graph.reads,
         makes=graph.makes,
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
         types={name: type_text(proto) for name, proto in graph.declared_types().items()},
-        scopes=_scopes(graph.nodes) if not any("/" in name for name in graph.node_names) else (),
+        scopes=_scopes(graph.nodes) if not any("/" in n for n in graph.node_names) else (),
     )
 
 
@@ -39,6 +44,24 @@ def labelled(graph: Graph) -> Network:
         names=[graph.label(i) for i in range(len(graph.nodes))],
         reads=[[name for name in row if name in seen] for row in whole.reads],
     )
+
+
+def inner_networks(part: Part) -> dict[int, list[Inner]]:
+    """What is inside of a part's nodes, as a drawing shows it, by the nodes' indices."""
+    return {
+        i: [
+            Inner(
+                found.word,
+                found.prefix.removeprefix(part.prefix),
+                found.first - part.first,
+                found.size,
+                network(found.graph, found.prefix),
+                inner_networks(found),
+            )
+            for found in row
+        ]
+        for i, row in part.inside.items()
+    }
 
 
 def type_text(proto: protobuf.TypeProto) -> str:

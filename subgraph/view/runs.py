@@ -73,8 +73,10 @@ class Runs:
         events: `{"id", "run", "type", …}` of type `begin`, `progress` or `end`; ids ascend.
     """
 
-    def __init__(self, links: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: {}) -> None:
-        """`links`: a run's document → further fields of its last event."""
+    def __init__(
+        self, links: Callable[[dict[str, Any], Sequence[str]], dict[str, Any]] = lambda document, words: {}
+    ) -> None:
+        """`links`: a run's document and words → further fields of its last event."""
         self.events: list[dict[str, Any]] = []
         self._links = links
         self._current: CommandRun | None = None
@@ -103,7 +105,7 @@ class Runs:
         with self._changed:
             self._number += 1
             self._add(self._number, "begin", kind=kind, command=command)
-            self._add_end(self._number, document)
+            self._add_end(self._number, document, ())
 
     def stop(self) -> bool:
         """Interrupt the run that is under way; False if there is none."""
@@ -138,8 +140,8 @@ class Runs:
             del self.events[drop]
         self._changed.notify_all()
 
-    def _add_end(self, run: int, document: dict[str, Any]) -> None:
-        self._add(run, "end", document=document, **self._links(document))
+    def _add_end(self, run: int, document: dict[str, Any], words: Sequence[str]) -> None:
+        self._add(run, "end", document=document, **self._links(document, words))
 
     def _follow(self, run: CommandRun, number: int) -> None:
         """Read what the child writes, until it ends."""
@@ -158,7 +160,7 @@ class Runs:
             reader.join()
         with self._changed:
             self._current = None
-            self._add_end(number, _document("".join(output), process.returncode, last))
+            self._add_end(number, _document("".join(output), process.returncode, last), run.words)
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import itertools
+import re
 import shutil
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from subgraph import system
+from subgraph.bodies.parts import Part, parts, within
 from subgraph.cases.case import read_manifest
 from subgraph.documents import to_json
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
+from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
-from subgraph.inspection.describe import node_descriptions
-from subgraph.inspection.network import network
+from subgraph.inspection.describe import NodeDetails, node_descriptions
+from subgraph.inspection.network import inner_networks, network
 from subgraph.inspection.summary import file_summary, weight_summary
 from subgraph.origins.source import source
 from subgraph.reports import found_inside
@@ -78,39 +82,40 @@ class ViewSession:
         self.opened, self.graph, self.model, self.options = opened, opened.graph, model, options
         graph = opened.graph
         self.output = options.output.resolve()
-        self.drawer = Drawer(network(graph))
+        self.whole = parts(graph)
+        self.parts = list(self.whole.all())
+        self.drawer = Drawer(network(graph), inner_networks(self.whole))
         self.runs = Runs(self._links)
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, bool, int]] = {}  # run → its folder, does the reference stand alone, node
         self._recorded: dict[tuple[str, ...], Path] = {}  # a recording and what was fed → all its values, once stored
-        self._cases: list[Path] = []
+        self._cases: list[tuple[Path, str]] = []  # and the part of the model that each is of, by its prefix
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
-        beside = ThreadPoolExecutor(1)  # inferring the types of 10,000 nodes takes 0.3 s: not at the first click
-        self._nodes = beside.submit(node_descriptions, graph)
-        beside.shutdown(wait=False)
+        self._described = {0: self._describe(graph)}  # a part's place → what tells of its nodes
 
     # ------------------------------------------------------------------------------------------------ the model
 
     def about(self) -> dict[str, Any]:
         """The model's nodes, tensors and groups, and what can be run. Linear."""
-        graph, tree = self.graph, self.drawer.tree
-        holders = {key: k for k, key in enumerate(tree.numbers)}
+        graph, around = self.graph, self.drawer.openable
+        keys = ["", *around]
+        at = {key: k for k, key in enumerate(keys)}
+        rows = [(part, i) for part in self.parts for i in range(len(part.graph.nodes))]
         return {
             "model": graph.path.name,
             "key": self.opened.key,
             "file": to_json(file_summary(graph)),
-            "labels": [clean(graph.label(i)) for i in range(len(graph.nodes))],
-            "ops": [clean(op) for op in graph.ops],
-            "makes": [list(names) for names in graph.makes],
+            "labels": [clean(part.graph.label(i)) for part, i in rows],
+            "ops": [clean(part.graph.ops[i]) for part, i in rows],
+            "makes": [[part.prefix + name for name in part.graph.makes[i]] for part, i in rows],
+            "bodies": {part.first + i: [p.word for p in row] for part in self.parts for i, row in part.inside.items()},
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
-            "groups": list(holders),
-            "parents": [
-                holders.get(tree.groups[g.parent].key, 0) if g.parent >= 0 else 0 for g in tree.groups.values()
-            ],
-            "holders": [holders[tree.holder(i)] for i in range(len(graph.nodes))],
+            "groups": keys,
+            "parents": [0, *(at[above] for above in around.values())],
+            "holders": [at[key] for key in self.drawer.holders],
             "candidates": list(self.options.candidates),
             "recordings": list(self.options.recordings),
         }
@@ -122,8 +127,8 @@ class ViewSession:
             UsageError: no such group.
         """
         with self._lock:
-            keys = self.drawer.tree.shown(60) if opened is None else frozenset(opened)
-            if unknown := sorted(keys - self.drawer.tree.numbers.keys()):
+            keys = self.drawer.shown() if opened is None else frozenset(opened)
+            if unknown := sorted(keys - self.drawer.openable.keys()):
                 raise UsageError(f"no group '{unknown[0]}'")
             drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)
             return drawn.to_json() | {"open": sorted(keys)}
@@ -134,12 +139,15 @@ class ViewSession:
         Raises:
             UnknownName: there is no such node.
         """
-        if not 0 <= index < len(self.graph.nodes):
-            raise UnknownName(f"no node #{index}")
-        details = to_json(self._nodes.result()(index))
-        node = self.graph.nodes[index]
+        place, i = self._place(index)
+        graph = self.parts[place].graph
+        with self._lock:
+            if place not in self._described:
+                self._described[place] = self._describe(graph)
+        details = to_json(self._described[place].result()(i))
+        node = graph.nodes[i]
         metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
-        origin = source(self.graph, index)
+        origin = source(graph, i)
         return {
             **details,
             "label": clean(details["label"]),
@@ -148,24 +156,59 @@ class ViewSession:
             "source": str(origin or ""),
         }
 
+    def _describe(self, graph: Graph) -> Future[Callable[[int], NodeDetails]]:
+        """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the first click."""
+        beside = ThreadPoolExecutor(1)
+        future = beside.submit(node_descriptions, graph)
+        beside.shutdown(wait=False)
+        return future
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """The part that holds a node, by its place, and the node's index in there.
+
+        Raises:
+            UnknownName: there is no such node.
+        """
+        if not 0 <= number < self.whole.size:
+            raise UnknownName(f"no node #{number}")
+        place = bisect.bisect(self.parts, number, key=lambda part: part.first) - 1
+        return place, number - self.parts[place].first
+
+    def _part(self, names: Sequence[str]) -> tuple[Part, list[str]]:
+        """The graph that these selectors are about, and how it calls what they select.
+
+        Raises:
+            UsageError: they are about several graphs.
+        """
+        found = [within(self.parts, name) for name in names]
+        if len({part.prefix for part, _ in found}) > 1:
+            one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
+            raise UsageError(f"the start is in {one}, the end in {other}: a piece lies in one graph")
+        return found[0][0], [name for _, name in found]
+
     def region(self, start: str, end: str) -> dict[str, Any]:
         """The region between two nodes, and the command line that cuts it. One of them may be empty.
 
         Raises:
             SubcutError: as `region.between`; `NoRegion` with `swap` where the end is upstream of the start.
         """
-        region = between(self.graph, [start] if start else [], [end] if end else [])
-        inputs = (*region.inputs, *region.shapes)
+        part, names = self._part([name for name in (start, end) if name])
+        ends = iter(names)
+        region = between(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
+        inputs, outputs = (*region.inputs, *region.shapes), region.outputs
         return {
             "start": region.start[0] if start else "",
             "end": region.end[0] if end else "",
-            "nodes": list(region.nodes),
-            "inputs": list(inputs),
-            "outputs": list(region.outputs),
+            "nodes": [part.first + i for i in region.nodes],
+            "inside": [
+                n for i in region.nodes for p in part.inside.get(i, ()) for n in range(p.first, p.first + p.size)
+            ],
+            "inputs": [part.prefix + name for name in inputs],
+            "outputs": [part.prefix + name for name in outputs],
             "parameters": sum(
-                weight_summary(self.graph, n).parameters
+                weight_summary(part.graph, n).parameters
                 for n in region.weights
-                if n in self.graph.weights or n in self.graph.sparse
+                if n in part.graph.weights or n in part.graph.sparse
             ),
             "command": system.join(["subcut", *self._cut_words(start, end)]),
         }
@@ -173,7 +216,8 @@ class ViewSession:
     def swappable(self, start: str, end: str) -> bool:
         """Is there a region from end to start?"""
         try:
-            between(self.graph, [end], [start])
+            part, (first, last) = self._part([end, start])
+            between(part.graph, [first], [last])
         except SubcutError:
             return False
         return True
@@ -205,14 +249,16 @@ class ViewSession:
     def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
         index = asked.get("node")
-        if not isinstance(index, int) or not 0 <= index < len(self.graph.nodes):
+        if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one")
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         tested = self._tested(candidate, recording) if candidate or recording else [f"--candidate={PLAIN}"]
         fed = self._fed_words(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
-        at = [] if recording else [f"--at=#{index}"]  # of a recording all at once: each further node needs no run
-        words = ["compare", self.model, *tested, *at, *self.options.tested, *fed]
+        place, i = self._place(index)
+        at = f"--at={self.parts[place].graph.label(i)}" if place else f"--at=#{index}"
+        at_node = [] if recording else [at]  # of a recording all at once: each further node needs no run
+        words = ["compare", self.model, *tested, *at_node, *self.options.tested, *fed]
         number = self.runs.start("values", [*words, f"--save={folder}"])
         if recording:
             self._recorded[recording, *fed] = folder
@@ -262,10 +308,12 @@ class ViewSession:
             UsageError: there is no such run, node, pair or plane. InputError: its files are damaged.
         """
         run, node = asked.get("run"), asked.get("node")
-        if isinstance(node, int) and 0 <= node < len(self.graph.nodes):
+        if isinstance(node, int) and 0 <= node < self.whole.size:
             made, stored = self._made(node), self._recorded_folder(asked)
+            prefix = self.parts[self._place(node)[0]].prefix
+            cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
-                [v for folder in reversed(self._cases) for v in values_of_case(folder, made, self._place(folder))]
+                [v for folder in cases for v in values_of_case(folder, made, self._in_output(folder))]
                 if stored is None
                 else self._values_in(stored, node)
             )
@@ -277,22 +325,27 @@ class ViewSession:
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
 
     def _made(self, node: int) -> list[str]:
-        return [name for name in self.graph.makes[node] if name]
+        place, i = self._place(node)
+        return list(self.parts[place].graph.makes[i])
 
-    def show_case(self, folder: Path) -> None:
-        """Take values from a case of this model as well; one of another model is left out."""
+    def show_case(self, folder: Path, names: Sequence[str] = ()) -> None:
+        """Take values from a case of this model as well; one of another model is left out.
+
+        `names`: of nodes that it was cut at, where they are inside of a body.
+        """
+        prefix = within(self.parts, names[0])[0].prefix if names else ""
         with contextlib.suppress(InputError):  # a damaged manifest
             source = (read_manifest(folder) or {}).get("source", {})
-            of_this = folder.resolve() == self.graph.path.parent.resolve()
+            of_this = bool(prefix) or folder.resolve() == self.graph.path.parent.resolve()
             if of_this or source.get("structure_sha256") == self._structure:
-                self._cases = [*(f for f in self._cases if f != folder), folder]
+                self._cases = [*((f, p) for f, p in self._cases if f != folder), (folder, prefix)]
 
     def close(self) -> None:
         """End the run that is under way, and remove what was kept for the page alone."""
         self.runs.close()
         self._kept.close()
 
-    def _place(self, folder: Path) -> str:
+    def _in_output(self, folder: Path) -> str:
         return self._relative(str(folder)) or folder.name
 
     def _cut_words(self, start: str, end: str) -> list[str]:
@@ -376,26 +429,35 @@ class ViewSession:
                 if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
                     archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
-    def _links(self, document: dict[str, Any]) -> dict[str, Any]:
+    def _links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
-        another model than this one only that it is `stale`."""
+        another model than this one only that it is `stale`. `words`: of the run."""
         structure = (document.get("model") or {}).get("structure_sha256")
-        if "error" not in document and (not self.opened.is_current or structure not in (None, self._structure)):
+        inside = any(word.startswith("--at=") and not re.fullmatch(r"--at=#\d+", word) for word in words)
+        same = inside or structure in (None, self._structure)  # the model of a run in a body is that body
+        if "error" not in document and (not self.opened.is_current or not same):
             return {"stale": True}
         findings = document.get("findings") or ()
         inner = [list(_chain(f.get("inside"))) for f in findings]
-        places = [r.get("path") for r in document.get("results") or ()]
-        places += [f.get("case") for f in findings]
-        places += [f.get("case") for i in itertools.chain(*inner) for f in found_inside(i)]
-        for path in places:
+        ends = [word.partition("=")[2] for word in words if word.startswith(("--start=", "--end="))]
+        places: list[tuple[str | None, Sequence[str]]] = [(r.get("path"), ends) for r in document.get("results") or ()]
+        places += [(f.get("case"), ()) for f in findings]
+        places += [(f.get("case"), f["nodes"]) for i in itertools.chain(*inner) for f in found_inside(i)]
+        for path, names in places:
             if path and self._relative(path):
-                self.show_case(Path(path))
+                self.show_case(Path(path), names)
         return {
-            "folders": [rel for path in places if path and (rel := self._relative(path))],
+            "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
             "said": to_json(first_lines(document)),
             "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
+            "inside": [[self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner],
         }
+
+    def _numbers(self, names: Sequence[str]) -> list[int]:
+        """The numbers of nodes in bodies, as a result names them."""
+        found = [within(self.parts, name) for name in names]
+        return [part.first + part.graph.names[name] for part, name in found if name in part.graph.names]
 
     def _relative(self, path: str) -> str:
         if not path or not is_text(path):

@@ -23,7 +23,7 @@ import PIL.Image
 import pytest
 from onnx import TensorProto, helper
 
-from fixtures import device
+from fixtures import bodies, bodies_wrong, device
 from tests.helpers.run_command import in_process, start
 
 pytestmark = pytest.mark.slow
@@ -399,7 +399,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     page.click("#cut")
     page.wait_for_selector("#result .fine")
     for label in HOSTILE[2:]:  # a cut with all tensors has them
-        tab.box(label).click()
+        tab.box(label)
         page.click("#show-values")
         page.wait_for_function(
             "label => document.querySelector('#values').textContent.includes('stored in') "
@@ -409,6 +409,38 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     page.click("#compare")
     page.wait_for_selector("#result .fine >> text=✓")
     assert tab.errors == dialogs == [] and page.evaluate("document.scripts.length") == 1
+    page.close()
+    next(server, None)
+
+
+def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(tmp_path: Path, browser: Any) -> None:
+    planted = bodies.planted(4, ("Loop", "If"))
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    server = served(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
+    tab = Tab(browser.new_page(), next(server))
+    page, name = tab.page, "/".join([*planted.path, planted.node])
+    loop = tab.box(planted.path[0].partition("/")[0])
+    page.click("#fold")
+    page.click("#look-inside")
+    page.wait_for_selector("g.body")
+    assert tab.text("#look-inside") == "Close what is inside" and "open" in loop.get_attribute("class")
+    page.click("#look-inside")
+    page.wait_for_selector("g.body", state="detached")
+    inner = tab.box(name)  # search opens what it finds
+    inner.click()
+    page.click("#start-here")
+    page.click("#end-here")
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('1 node,')")
+    assert tab.text("#command") == f"subcut cut m.onnx --start={name} --end={name}"
+    assert "region" in inner.get_attribute("class")
+    page.click("#cut")
+    page.wait_for_selector("#result .fine")
+    page.click("#show-values")
+    page.wait_for_function("() => document.querySelector('#values').textContent.includes('stored in')")
+    page.click("#bisect")
+    page.wait_for_selector("#result .finding >> text=inside")
+    tab.box(name).and_(page.locator(".found")).wait_for()
+    assert tab.errors == []
     page.close()
     next(server, None)
 

@@ -30,7 +30,7 @@ def ended(session: Runs) -> dict[str, Any]:
 
 
 def test_progress_and_result_are_events() -> None:
-    session = Runs(lambda document: {"report": document["n"]})
+    session = Runs(lambda document, words: {"report": document["n"], "words": words})
     text = """import sys
 print('{"text": "half", "live": {"done": 1}}', file=sys.stderr)
 print("a\\x1b", file=sys.stderr)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from fixtures import bodies
 from subgraph import view
 from subgraph.commands.view import _model_of
 from subgraph.errors import InputError, UnknownName, UsageError
@@ -72,6 +73,36 @@ def test_a_node_tells_all_that_the_file_says(session: ViewSession) -> None:
     assert node["label"] == NAMES[2] and node["inputs"][0]["name"] == "t1" and node["doc"] == ""
     with pytest.raises(UnknownName):
         session.node(-1)
+
+
+def test_nodes_inside_are_numbered_described_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    planted = bodies.planted(4, ("Loop", "If"))
+    onnx.save(planted.model, "m.onnx")
+    opened = ViewSession(open_model(Path("m.onnx")), "m.onnx", ViewOptions({}, (), (), (), (), Path("out")))
+    about, name = opened.about(), "/".join([*planted.path, planted.node])
+    number = about["labels"].index(name)
+    node = opened.node(number)
+    assert (node["label"], node["op"]) == (name, about["ops"][number])
+    assert [*planted.path[0].split("/"), "body"][1] in about["bodies"][about["labels"].index("loop4")]
+    region = opened.region(name, name)
+    assert region["nodes"] == [number] and region["outputs"] == about["makes"][number]
+    outer = opened.region("loop4", "loop4")
+    assert number in outer["inside"] and outer["nodes"] == [about["labels"].index("loop4")]
+    with pytest.raises(UsageError, match="a piece lies in one graph"):
+        opened.region("loop4", name)
+    found = {"nodes": [name.replace("body", "body@2")], "indices": [2], "case": None, "inside": None}
+    inside = {"findings": [found], "body": planted.path[0], "report": None}
+    monkeypatch.setattr("subgraph.view.session.first_lines", lambda document: {})
+    links = opened._links({"findings": [{"case": None, "inside": inside}]}, ())
+    assert links["inside"] == [[[number]]]
+    with mock.patch.object(opened.runs, "start", return_value=1) as started:
+        opened.run({"kind": "values", "node": number})
+    assert f"--at={name}" in started.call_args.args[1]
+    of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
+    assert opened._links(of_body, ()) == {"stale": True}
+    assert "stale" not in opened._links(of_body, started.call_args.args[1])
+    opened.close()
 
 
 def test_an_open_end_stands_for_the_model(session: ViewSession) -> None:
@@ -212,7 +243,7 @@ def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
         session.show_case(Path("out", name))
     Path("out/own/manifest.json").write_text("{", encoding="utf-8")
     session.show_case(Path("out/own"))
-    assert session._cases == [Path("out/own")]
+    assert session._cases == [(Path("out/own"), "")]
 
 
 def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

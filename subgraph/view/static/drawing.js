@@ -5,6 +5,7 @@ const NS = "http://www.w3.org/2000/svg";
 const CELL = 300; // pixels of the layout per cell of the index
 const FAR = 0.28; // zoom below which letters are too small to read
 const MOST = 700; // boxes as SVG at once
+const FRAMES = ["open", "body"]; // boxes with others inside
 const LEVELS = [0, 1e-6, 1e-4, 1e-2, 1];
 
 export const number = e => (typeof e === "number" ? (e === 0 ? "0" : e.toPrecision(2).replace(/^(-?\d\.?\d*)e([+-]\d+)$/, "$1e$2")) : String(e));
@@ -47,13 +48,15 @@ export class Drawing {
   show(layout, makes) {
     this.layout = layout;
     this.makes = makes;
-    this.minimap.width = Math.max(36, Math.min(120, Math.round(this.minimap.height * layout.width / layout.height)));
+    const most = Math.min(120 / layout.width, 180 / layout.height);
+    this.minimap.width = Math.max(36, Math.round(most * layout.width));
+    this.minimap.height = Math.max(24, Math.round(most * layout.height));
     this.cells = new Map();
     this.byKey = new Map(layout.boxes.map(b => [b.key, b]));
     this.holder = new Map();
     layout.boxes.forEach((b, k) => {
       for (const n of b.nodes) this.holder.set(n, b);
-      this.index({ kind: b.kind === "open" ? "open" : "box", id: `b${k}`, item: b }, b.x, b.y, b.x + b.width, b.y + b.height);
+      this.index({ kind: FRAMES.includes(b.kind) ? "open" : "box", id: `b${k}`, item: b }, b.x, b.y, b.x + b.width, b.y + b.height);
     });
     layout.lines.forEach((l, k) => {
       if (!l.points.length) return;
@@ -148,7 +151,7 @@ export class Drawing {
       c.strokeStyle = has("region", "partly") ? colours.region : proven || has("suspect") ? colours.bad : has("boundary") ? colours.amber : colours.line;
       c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) / zoom;
       c.setLineDash(has("suspect") ? [4 / zoom, 3 / zoom] : []);
-      if (b.kind !== "open") c.fillRect(b.x, b.y, b.width, b.height);
+      if (!FRAMES.includes(b.kind)) c.fillRect(b.x, b.y, b.width, b.height);
       c.strokeRect(b.x, b.y, b.width, b.height);
       c.setLineDash([]);
     }
@@ -192,7 +195,7 @@ export class Drawing {
     if (failed.size && box.nodes.some(n => this.makes[n].some(t => failed.has(t)))) classes.push("failed");
     const states = new Set(box.nodes.map(n => known.get(n)));
     for (const state of ["found", "suspect", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
-    if (box.nodes.includes(selected) && box.kind === "node") classes.push("selected");
+    if (box.nodes.includes(selected) && ["node", "open"].includes(box.kind)) classes.push("selected");
     if (box.key === cursor && box.kind !== "node") classes.push("selected");
     if (hits.size && box.nodes.some(n => hits.has(n))) classes.push("hit");
     return classes;
@@ -226,7 +229,7 @@ export class Drawing {
     g.append(element("title", {}, b.title),
       element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: 4 }),
       element("rect", { class: "header", x: b.x, y: b.y, width: b.width, height: 21, rx: 4 }),
-      element("text", { x: b.x + 7, y: b.y + 15 }, `− ${b.label}`));
+      element("text", { x: b.x + 7, y: b.y + 15 }, `${b.kind === "open" ? "− " : ""}${b.label}`));
     return g;
   }
 
@@ -285,6 +288,9 @@ export class Drawing {
   // The box at a place of the stage, the innermost.
   at(px, py) {
     const x = this.x + px / this.zoom, y = this.y + py / this.zoom;
-    return this.layout.boxes.findLast(b => x >= b.x && x <= b.x + b.width && y >= b.y && y <= b.y + (b.kind === "open" ? 21 : b.height));
+    return this.layout.boxes.findLast(b => x >= b.x && x <= b.x + b.width && y >= b.y && y <= b.y + (FRAMES.includes(b.kind) ? 21 : b.height));
   }
+
+  // Is a place of the stage at the sign + or − of a box?
+  atSign(box, px) { return this.x + px / this.zoom < box.x + 20; }
 }

@@ -56,6 +56,7 @@ export function nodePanel(node, errors, actions) {
     el("p", {}, node.domain ? `${node.domain}.${node.op}` : node.op),
     el("div", { class: "row" }, el("button", { onclick: actions.start, id: "start-here" }, "Start here"), el("button", { onclick: actions.end, id: "end-here" }, "End here"),
       el("button", { onclick: actions.values, id: "show-values", title: "Run the reference and the chosen candidate, and show what the node makes (v)" }, "Values"),
+      actions.inside && el("button", { onclick: actions.toggle, id: "look-inside", "aria-expanded": String(actions.isOpen) }, actions.isOpen ? "Close what is inside" : `Open ${actions.inside.join(", ")}`),
       el("button", { onclick: actions.close, "aria-label": "Close the node's panel" }, "×")),
     el("table", {}, ...rows),
   );

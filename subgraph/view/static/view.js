@@ -65,6 +65,13 @@ async function layout(opened, keep) {
   if (now && place) { drawing.x = now.x - place[0] / drawing.zoom; drawing.y = now.y - place[1] / drawing.zoom; }
 }
 
+// The node that a box stands for, or -1; what it holds inside.
+function nodeOf(box) {
+  const n = Number(/^#(\d+)$/.exec(box?.key)?.[1] ?? -1);
+  return ["node", "open"].includes(box?.kind) && box.nodes.includes(n) ? n : -1;
+}
+const inside = box => model.bodies[nodeOf(box)];
+
 const around = node => { const keys = []; for (let g = model.holders[node]; g; g = model.parents[g]) keys.push(model.groups[g]); return keys; };
 
 function toggle(box) {
@@ -93,7 +100,8 @@ async function select(node) {
   const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
   const name = model.labels[node];
   history.replaceState(null, "", `#${token}&node=${encodeURIComponent(name)}`);
-  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => look(node) });
+  const box = drawing.byKey.get(`#${node}`);
+  nodePanel(details, errors, { inside: model.bodies[node], isOpen: box?.kind === "open", toggle: () => toggle(drawing.byKey.get(`#${node}`)).then(() => select(node)), start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => look(node) });
 }
 
 function unselect() { history.replaceState(null, "", `#${token}`); drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
@@ -123,7 +131,7 @@ async function region(changed) {
     if (!start && !end) throw null;
     const r = await post("/api/region", { start, end });
     if (mine !== lastEnds) return;
-    marks.region = new Set(r.nodes);
+    marks.region = new Set([...r.nodes, ...r.inside]);
     marks.boundary = new Set([...r.inputs, ...r.outputs]);
     regionPanel(r);
     sessionStorage.setItem("ends", JSON.stringify([start, end]));
@@ -283,7 +291,7 @@ function end(event) {
       if (place.status === "fail") marks.failed.add(row.tensor);
     }
   }
-  const found = (d.findings || []).flatMap(f => (f.indices || []).map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
+  const found = (d.findings || []).flatMap((f, k) => [...(event.inside?.[k] || []).flat().reverse(), ...(f.indices || [])].map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
   if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
   else if (!tall && marks.values.size) layout([...open], cursor);
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
@@ -377,8 +385,9 @@ function mouse() {
     spread = 0;
     const box = click && drawing.at(...place(e));
     if (!box) return;
-    if (box.kind === "group" || box.kind === "open") toggle(box);
-    else if (box.kind === "node") select(Number(box.key.slice(1)));
+    const node = nodeOf(box);
+    if (node < 0 && ["group", "open"].includes(box.kind) || inside(box) && drawing.atSign(box, place(e)[0])) toggle(box);
+    else if (node >= 0) select(node);
   };
   stage.addEventListener("pointerup", release);
   stage.addEventListener("pointercancel", release);
@@ -412,13 +421,13 @@ function step(dx, dy) {
   cursor = drawing.marks.cursor = best.key;
   drawing.center(best);
   announce(best);
-  if (best.kind === "node") select(Number(best.key.slice(1)));
+  if (nodeOf(best) >= 0) select(nodeOf(best));
   else unselect();
 }
 
 // What a screen reader says of the box that the keyboard is on.
 function announce(box) {
-  const error = drawing.worst(box), kinds = { group: `group, ${count(box.nodes.length, "node")}, Enter opens`, open: "open group, Enter closes", node: box.label };
+  const error = drawing.worst(box), kinds = { group: `group, ${count(box.nodes.length, "node")}, Enter opens`, open: "open, Enter closes", node: [box.label.replace(/^\+ /, ""), inside(box) ? `with ${inside(box).join(", ")} inside, Enter opens` : ""].filter(Boolean).join(", ") };
   $("said").textContent = [box.title, kinds[box.kind] ?? box.kind, error === undefined ? "" : `error ${number(error)}`].filter(Boolean).join(", ");
 }
 
@@ -434,7 +443,7 @@ function keys() {
     else if (e.key === "s" && node >= 0) choose("start", model.labels[node]);
     else if (e.key === "e" && node >= 0) choose("end", model.labels[node]);
     else if (e.key === "v" && node >= 0) look(node);
-    else if (e.key === "Enter" && ["group", "open"].includes(drawing.byKey.get(cursor)?.kind)) toggle(drawing.byKey.get(cursor));
+    else if (e.key === "Enter" && (["group", "open"].includes(drawing.byKey.get(cursor)?.kind) || inside(drawing.byKey.get(cursor)))) toggle(drawing.byKey.get(cursor));
     else if (e.key === "+" || e.key === "=") drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
     else if (e.key === "-") drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
     else if (e.key === "0") drawing.fit();
