@@ -427,7 +427,7 @@ function step(dx, dy) {
 
 // What a screen reader says of the box that the keyboard is on.
 function announce(box) {
-  const error = drawing.worst(box), kinds = { group: `group, ${count(box.nodes.length, "node")}, Enter opens`, open: "open, Enter closes", node: [box.label.replace(/^\+ /, ""), inside(box) ? `with ${inside(box).join(", ")} inside, Enter opens` : ""].filter(Boolean).join(", ") };
+  const error = drawing.worst(box), kinds = { group: `group, ${count(box.nodes.length, "node")}, Enter opens`, open: `open${nodeOf(box) < 0 ? " group" : ""}, Enter closes`, node: [box.label.replace(/^\+ /, ""), inside(box) ? `with ${inside(box).join(", ")} inside, Enter opens` : ""].filter(Boolean).join(", ") };
   $("said").textContent = [box.title, kinds[box.kind] ?? box.kind, error === undefined ? "" : `error ${number(error)}`].filter(Boolean).join(", ");
 }
 
