@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from subgraph.drawing.families import kind_of
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.inner import Inner, framed
 from subgraph.drawing.level import (
@@ -46,6 +47,7 @@ class Box(NamedTuple):
         label, detail: what is written into it; `title`: its whole name.
         nodes: indices of the nodes inside; constants count to their first reader, what is in bodies to their node.
         parent: key of the group around it. depth: groups around it.
+        family: of a node, the kind of its operator; empty for one of none.
     """
 
     key: str
@@ -60,6 +62,7 @@ class Box(NamedTuple):
     nodes: tuple[int, ...]
     parent: str
     depth: int
+    family: str = ""
 
 
 class Line(NamedTuple):
@@ -214,6 +217,12 @@ class Drawer:
         rows = zip(inside, pictures, frames, strict=True)
         return at, [_placed(body, picture, f"#{node}", frame) for (body, _), picture, frame in rows]
 
+    def _family(self, member: int) -> str:
+        ops = self.network.ops
+        if member >= len(ops):
+            return ""
+        return kind_of(ops[member]) or ("control" if member in self.bodies else "")
+
     def _title(self, node: int) -> str:
         """What the header of an open node says."""
         return f"{short(clean(self.network.label(node)), NAME)} · {clean(self.network.ops[node])}"
@@ -286,6 +295,7 @@ class Drawer:
             nodes=(*sorted([*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes), *nested),
             parent=self.tree.groups[parent].key,
             depth=self.tree.groups[parent].depth + (parent != self.tree.root),
+            family=self._family(cell.member),
         )
 
     def _stubs(self, cell: Cell, box: Box) -> Iterator[Stub]:

@@ -1,8 +1,9 @@
 """A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
 
 Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes and a diamond, an
-error a bar whose height grows with it, and its number, a finding a badge at the corner: ✗ where it is proven, ? and a
-dashed frame where it is a suspect. Each has a place of its own, so that all can be seen at once.
+error a bar whose height grows with it, and its number, a kind of operators the operator's name beside a strip, a
+finding a badge at the corner: ✗ where it is proven, ? and a dashed frame where it is a suspect. Each has a place of its
+own, so that all can be seen at once.
 """
 
 from __future__ import annotations
@@ -13,57 +14,67 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from subgraph.drawing.families import RULES, variables
 from subgraph.drawing.layout import Box, Layout, Line, Stub
 from subgraph.text import clean
 
 ROUND = 4
 LETTER = 6.1  # pixels of a letter of a badge
 BAR = 5.0  # width of the bar that shows an error
+STRIP = 4.0  # of the one that shows the operator's kind
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
 FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
 
-STYLE = """
-.subcut { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
+STYLE = f"""
+.subcut {{ --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
   --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4; --bad: #b3261e;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
+  {variables(dark=False)}
   max-width: 100%; height: auto; background: var(--paper);
-  font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-@media (prefers-color-scheme: dark) { .subcut { --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
+  font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+@media (prefers-color-scheme: dark) {{ .subcut {{ --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
   --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
   --amber-panel: #40300f; --bad: #ff8a80; --bad-panel: #4a1f1c;
-  --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f; } }
-@media print { .subcut { --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
+  --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f;
+  {variables(dark=True)} }} }}
+@media print {{ .subcut {{ --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
   --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5; --bad: #8c1a13;
   --bad-panel: #fdeceb;
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
-  print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-.subcut text { fill: var(--ink); } .subcut .soft, .subcut .type, .subcut .stub text { fill: var(--soft); }
-.subcut .type { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }
-.subcut .frame { fill: var(--panel); stroke: var(--line); }
-.subcut .group > .frame { fill: var(--group); stroke-width: 1.6; }
-.subcut :is(.open, .body) > .frame { fill: none; } .subcut .body > .frame { stroke-dasharray: 1 3; }
-.subcut .open > .header { fill: var(--group); stroke: none; } .subcut .body > .header { fill: none; }
-.subcut .input > .frame, .subcut .output > .frame { stroke-dasharray: 4 3; }
-.subcut .line { fill: none; stroke: var(--line); stroke-width: 1.2; } .subcut .tip { fill: var(--line); }
-.subcut .suspect > .frame { stroke: var(--bad); stroke-width: 2.6; stroke-dasharray: 5 3; }
-.subcut .found > .frame { stroke: var(--bad); stroke-width: 3; }
-.subcut .region > .frame { stroke: var(--region); stroke-width: 2.6; }
-.subcut .node.region > .frame, .subcut .group.region > .frame { fill: var(--region-panel); }
-.subcut .node.found > .frame, .subcut .group.found > .frame { fill: var(--bad-panel); }
-.subcut .partly > .frame { stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }
-.subcut .boundary .line, .subcut .line.boundary { stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }
-.subcut .boundary.box > .frame { stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }
-.subcut text.boundary { fill: var(--amber); font-weight: 700; }
-.subcut .failed .value { fill: var(--bad); font-weight: 700; }
-.subcut .badge text { fill: var(--paper); font-weight: 700; font-size: 10px; }
-.subcut .badge rect { fill: var(--region); }
-.subcut :is(.found, .suspect) .badge rect { fill: var(--bad); }
-.subcut .value { font-size: 10px; } .subcut .empty { fill: none; stroke: var(--line); stroke-width: .6; }
-.subcut .l0 { fill: none; } .subcut .l1 { fill: var(--l1); } .subcut .l2 { fill: var(--l2); }
-.subcut .l3 { fill: var(--l3); }
-.subcut .l4 { fill: var(--l4); } .subcut .l5 { fill: var(--l5); }
+  {variables(dark=False)}
+  print-color-adjust: exact; -webkit-print-color-adjust: exact; }} }}
+@media (forced-colors: active) {{ .subcut {{ --paper: Canvas; --ink: CanvasText; --soft: CanvasText;
+  --line: CanvasText; --panel: Canvas; --group: Canvas; --region: Highlight; --region-panel: Canvas;
+  --amber: CanvasText; --amber-panel: Canvas; --bad: CanvasText; --bad-panel: Canvas; }}
+  .subcut .node > .frame {{ fill: Canvas !important; }} .subcut .strip {{ display: none; }} }}
+.subcut text {{ fill: var(--ink); }} .subcut .soft, .subcut .type, .subcut .stub text {{ fill: var(--soft); }}
+.subcut .type {{ paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }}
+.subcut .frame {{ fill: var(--panel); stroke: var(--line); }}
+{RULES}
+.subcut .group > .frame {{ fill: var(--group); stroke-width: 1.6; }}
+.subcut :is(.open, .body) > .frame {{ fill: none; }} .subcut .body > .frame {{ stroke-dasharray: 1 3; }}
+.subcut .open > .header {{ fill: var(--group); stroke: none; }} .subcut .body > .header {{ fill: none; }}
+.subcut .input > .frame, .subcut .output > .frame {{ stroke-dasharray: 4 3; }}
+.subcut .line {{ fill: none; stroke: var(--line); stroke-width: 1.2; }} .subcut .tip {{ fill: var(--line); }}
+.subcut .suspect > .frame {{ stroke: var(--bad); stroke-width: 2.6; stroke-dasharray: 5 3; }}
+.subcut .found > .frame {{ stroke: var(--bad); stroke-width: 3; }}
+.subcut .region > .frame {{ stroke: var(--region); stroke-width: 2.6; }}
+.subcut .node.region > .frame, .subcut .group.region > .frame {{ fill: var(--region-panel); }}
+.subcut .node.found > .frame, .subcut .group.found > .frame {{ fill: var(--bad-panel); }}
+.subcut .partly > .frame {{ stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }}
+.subcut .boundary .line, .subcut .line.boundary {{ stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }}
+.subcut .boundary.box > .frame {{ stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }}
+.subcut text.boundary {{ fill: var(--amber); font-weight: 700; }}
+.subcut .failed .value {{ fill: var(--bad); font-weight: 700; }}
+.subcut .badge text {{ fill: var(--paper); font-weight: 700; font-size: 10px; }}
+.subcut .badge rect {{ fill: var(--region); }}
+.subcut :is(.found, .suspect) .badge rect {{ fill: var(--bad); }}
+.subcut .value {{ font-size: 10px; }} .subcut .empty {{ fill: none; stroke: var(--line); stroke-width: .6; }}
+.subcut .l0 {{ fill: none; }} .subcut .l1 {{ fill: var(--l1); }} .subcut .l2 {{ fill: var(--l2); }}
+.subcut .l3 {{ fill: var(--l3); }}
+.subcut .l4 {{ fill: var(--l4); }} .subcut .l5 {{ fill: var(--l5); }}
 """
 
 
@@ -168,7 +179,8 @@ def _box(box: Box, marks: Marks) -> str:
         parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">{sign}{_text(box.label)}</text>')
     else:
         value = _worst(box, marks)
-        middle = f'x="{box.x + box.width / 2 + (BAR / 2 if value is not None else 0):g}" text-anchor="middle"'
+        shift = (BAR * (value is not None) - STRIP * bool(box.family)) / 2
+        middle = f'x="{box.x + box.width / 2 + shift:g}" text-anchor="middle"'
         label = f"{'+ ' if box.kind == 'group' else ''}{box.label}"
         wrong = "✗ " if "failed" in classes else ""
         parts.append(f'<text {middle} y="{box.y + 15:g}">{_text(label)}</text>')
@@ -177,6 +189,11 @@ def _box(box: Box, marks: Marks) -> str:
             parts.append(f'<text class="value" {middle} y="{box.y + box.height - 7:g}">{wrong}{number(value)}</text>')
             parts += _bar(box, value)
         parts += _badge(box, marks, classes)
+        if box.family:
+            x, high = box.x + box.width - STRIP - 1, box.height - 6
+            parts.append(
+                f'<rect class="strip {box.family}" x="{x:g}" y="{box.y + 3:g}" width="{STRIP:g}" height="{high:g}"/>'
+            )
     return head + "".join(parts) + "</g>" + tail
 
 
@@ -195,7 +212,7 @@ def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
 
 def _classes(box: Box, marks: Marks) -> list[str]:
     inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
-    classes = [box.kind]
+    classes = [box.kind, *filter(None, [box.family])]
     if inside:
         classes.append("region" if inside == len(box.nodes) else "partly")
     if box.kind in ("input", "output") and box.title in marks.boundary:

@@ -21,6 +21,7 @@ from subgraph import system
 from subgraph.bodies.parts import Part, parts, within
 from subgraph.cases.case import read_manifest
 from subgraph.documents import to_json
+from subgraph.drawing.families import WORDS, kind_of
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
@@ -111,6 +112,7 @@ class ViewSession:
             "ops": [clean(part.graph.ops[i]) for part, i in rows],
             "makes": [[part.prefix + name for name in part.graph.makes[i]] for part, i in rows],
             "bodies": {part.first + i: [p.word for p in row] for part in self.parts for i, row in part.inside.items()},
+            "kinds": self._kinds(),
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
             "groups": keys,
@@ -119,6 +121,12 @@ class ViewSession:
             "candidates": list(self.options.candidates),
             "recordings": list(self.options.recordings),
         }
+
+    def _kinds(self) -> dict[str, str]:
+        """The kinds of operators that the model has, for the legend."""
+        found = {kind_of(op) for part in self.parts for op in part.graph.ops}
+        found |= {"control"} if len(self.parts) > 1 else set()
+        return {kind: words for kind, words in WORDS.items() if kind in found}
 
     def layout(self, opened: Sequence[str] | None, width: float, *, tall: bool = False) -> dict[str, object]:
         """The drawing with these groups open, and their keys; `tall`: with room for errors.

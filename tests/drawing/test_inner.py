@@ -55,8 +55,8 @@ def test_what_is_open_stands_in_its_frame_with_its_own_number() -> None:
 
 def test_marks_reach_what_is_inside() -> None:
     drawing, marks = drawer(), Marks(found=[11], region=[1, *range(3, 15)])
-    assert 'class="box node region found" data-key="#1"' in svg(drawing.layout(()), marks)
-    assert 'class="box node region found" data-key="#11"' in svg(drawing.layout(drawing.openable), marks)
+    assert 'class="box node control region found" data-key="#1"' in svg(drawing.layout(()), marks)
+    assert 'class="box node activation region found" data-key="#11"' in svg(drawing.layout(drawing.openable), marks)
 
 
 def test_a_small_model_shows_its_bodies_at_once() -> None:

@@ -128,7 +128,7 @@ export class Drawing {
       canvas.width = Math.round(w * ratio);
       canvas.height = Math.round(h * ratio);
     }
-    const c = canvas.getContext("2d"), colours = this.colours();
+    const c = canvas.getContext("2d"), colours = this.colours(), style = getComputedStyle(this.svg);
     c.setTransform(1, 0, 0, 1, 0, 0);
     c.clearRect(0, 0, canvas.width, canvas.height);
     c.setTransform(zoom * ratio, 0, 0, zoom * ratio, -x * zoom * ratio, -y * zoom * ratio);
@@ -147,7 +147,7 @@ export class Drawing {
       if (b.y > low || b.y + b.height < y || b.x > right || b.x + b.width < x) continue;
       const classes = this.classes(b), value = this.worst(b);
       const has = (...names) => names.some(name => classes.includes(name)), proven = has("found", "alone");
-      c.fillStyle = proven ? colours.bad : value !== undefined ? colours.levels[degree(value)] : has("agreed") ? colours.agree : colours.group;
+      c.fillStyle = proven ? colours.bad : value !== undefined ? colours.levels[degree(value)] : has("agreed") ? colours.agree : b.family && b.kind === "node" ? style.getPropertyValue(`--${b.family}`) : colours.group;
       c.strokeStyle = has("region", "partly") ? colours.region : proven || has("suspect") ? colours.bad : has("boundary") ? colours.amber : colours.line;
       c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) / zoom;
       c.setLineDash(has("suspect") ? [4 / zoom, 3 / zoom] : []);
@@ -186,7 +186,7 @@ export class Drawing {
   }
 
   classes(box) {
-    const { region, boundary, failed, known, selected, cursor, hits } = this.marks, classes = [box.kind];
+    const { region, boundary, failed, known, selected, cursor, hits } = this.marks, classes = [box.kind, box.family].filter(Boolean);
     if (region.size) {
       const inside = box.nodes.filter(n => region.has(n)).length;
       if (inside) classes.push(inside === box.nodes.length ? "region" : "partly");
@@ -202,7 +202,7 @@ export class Drawing {
   }
 
   box(b) {
-    const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5);
+    const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5) - (b.family ? 2 : 0);
     const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
     const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbour", alone: "✗ fails alone", agreed: "✓ agreed", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
@@ -215,6 +215,7 @@ export class Drawing {
       badge.append(element("rect", { x, y: b.y - 8, width: 16, height: 14, rx: 3 }), element("text", { x: x + 8, y: b.y + 3, "text-anchor": "middle" }, sign));
       g.append(badge);
     }
+    if (b.family) g.append(element("rect", { class: `strip ${b.family}`, x: b.x + b.width - 5, y: b.y + 3, width: 4, height: b.height - 6 }));
     if (value !== undefined) {
       g.append(element("text", { class: "value", x: middle, y: b.y + b.height - 7, "text-anchor": "middle" }, (classes.includes("failed") ? "✗ " : "") + number(value)));
       const high = b.height - 6, full = high * degree(value) / LEVELS.length;

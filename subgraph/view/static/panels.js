@@ -95,15 +95,18 @@ export function resultPanel(event, token, show) {
   $("result").replaceChildren(...out);
 }
 
+const swatch = colour => { const e = el("span", { class: "swatch" }); e.style.background = `var(${colour})`; return e; };
+
+export function kinds(found) {
+  $("kinds").hidden = !Object.keys(found).length;
+  $("kinds").lastElementChild.replaceChildren(...Object.entries(found).map(([kind, words]) => el("li", {}, swatch(`--${kind}`), words)));
+}
+
 export function legend(marks) {
   const rows = [];
   if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect, dashed", "--bad-panel"]);
   if (marks.values.size) rows.push(["✗ wrong in place", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
   $("legend").hidden = !rows.length;
-  const items = rows.map(([text, colour]) => {
-    const swatch = el("span", { class: "swatch" });
-    swatch.style.background = `var(${colour})`;
-    return el("li", {}, swatch, text);
-  });
+  const items = rows.map(([text, colour]) => el("li", {}, swatch(colour), text));
   $("legend").replaceChildren(el("h2", {}, marks.values.size ? "Relative error of tensors, and steps" : "Steps"), el("ul", {}, ...items));
 }

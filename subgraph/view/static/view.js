@@ -2,7 +2,7 @@
 // server's: a reload asks for it again.
 
 import { Drawing, number } from "/drawing.js";
-import { $, count, el, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
+import { $, count, el, kinds, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
 const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
@@ -367,7 +367,7 @@ function mouse() {
   const stage = $("stage"), held = new Map();
   let moved = 0, spread = 0;
   const place = e => { const r = stage.getBoundingClientRect(); return [e.clientX - r.left, e.clientY - r.top]; };
-  stage.addEventListener("pointerdown", e => { if (e.target === $("minimap")) return; held.set(e.pointerId, [e.clientX, e.clientY]); moved = 0; stage.setPointerCapture(e.pointerId); });
+  stage.addEventListener("pointerdown", e => { if (e.target === $("minimap") || $("kinds").contains(e.target)) return; held.set(e.pointerId, [e.clientX, e.clientY]); moved = 0; stage.setPointerCapture(e.pointerId); });
   stage.addEventListener("pointermove", e => {
     const before = held.get(e.pointerId);
     if (!before) return;
@@ -491,6 +491,8 @@ async function open_page() {
   document.title = `${model.model} · subcut`;
   $("model").textContent = model.model;
   modelPanel(model.file);
+  kinds(model.kinds);
+  if (innerWidth <= 760) $("kinds").removeAttribute("open");
   model.labels.forEach((label, n) => byLabel.set(label, n));
   $("names").replaceChildren(...model.labels.slice(0, 3000).map(value => el("option", { value })));
   $("candidate").replaceChildren(...model.candidates.map(name => el("option", { value: `candidate:${name}` }, name)), ...model.recordings.map(name => el("option", { value: `recording:${name}` }, `recording ${name}`)));
