@@ -64,6 +64,7 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "tensorrt": ("trt", "trtexec"),
     "torch": ("pytorch", "onnx2torch"),
     "tvm": (),
+    "xnnpack": ("executorch",),
 }
 RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
 COMMANDS = ("convert", RUN)  # in the order in which they run
