@@ -33,7 +33,14 @@ build/cache/.web: subgraph/runtime/backends/web.py | $(STAMP)
 		'from subgraph.runtime.backends import web; web.fetched(web.NEWEST)'; fi
 	touch $@
 
-test-slow: $(STAMP) build/cache/.web ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a fourth per commit, SLOW_TURNS=4)
+# axe-core, for the test of the page of `subcut view`; without npm it is skipped, and says so.
+build/cache/.axe: Makefile
+	mkdir -p build/cache
+	if command -v npm >/dev/null; then npm install --prefix build/cache --no-save --ignore-scripts --no-audit --no-fund \
+		--loglevel=error axe-core@4.10.3; fi
+	touch $@
+
+test-slow: $(STAMP) build/cache/.web build/cache/.axe ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a fourth per commit, SLOW_TURNS=4)
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
 
 test-all: $(STAMP) ## run every test, each law on all its examples, before a release (an hour)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -33,6 +34,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 ).split()
+AXE = Path(__file__).parents[2] / "build/cache/node_modules/axe-core/axe.min.js"
 WAIT = 60_000  # milliseconds
 PIXELS = """kind => { const c = document.querySelector(`canvas[data-kind=${kind}]`);
 const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
@@ -501,6 +503,56 @@ def test_narrow_and_dark(browser: Any, url: str) -> None:
     page.wait_for_function("() => document.querySelector('#region').textContent.startsWith('This cut needs')")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
+
+
+def test_no_rule_of_accessibility_is_broken(browser: Any, demo: Path, url: str) -> None:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not there: `make build/cache/.axe` has npm fetch it")
+    page = browser.new_page()
+    for scheme, width in (("light", 1280), ("dark", 400)):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        tab = Tab(page, url)
+        tab.box("stem/pool")
+        page.click("#start-here")
+        page.click("#show-values")
+        page.wait_for_selector("#values canvas.map")
+        page.click("summary >> text=Options")
+        page.click("summary >> text=About the model")
+        page.click("#compare")
+        page.wait_for_selector("#result .finding >> text=first bad tensor stem/pool")
+        page.fill("#search", "conv")  # the list of hits is open
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run(document)")
+        broken = [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]]
+        assert broken == [] and len(found["passes"]) > 20
+    page.close()
+
+
+def test_back_focus_zoom_and_the_saved_drawing(tab: Tab, tmp_path: Path) -> None:
+    page = tab.page
+    page.set_viewport_size({"width": 640, "height": 430})  # 1280 × 860 at 200 %
+    for name in ("stem/pad", "block1/add"):
+        tab.box(name)
+        page.wait_for_function("name => document.querySelector('#node-panel h2')?.textContent === name", arg=name)
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'stem/pad'")
+    page.go_forward()
+    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'block1/add'")
+    page.click("[aria-label^=Close]")
+    assert page.evaluate("document.activeElement.id") == "stage"
+    page.click("#bisect")
+    page.wait_for_function("() => document.activeElement.id === 'result'")
+    box = page.locator("#stage").bounding_box()
+    assert box["y"] >= 0 and 150 < box["y"] + box["height"] < 300, "the network is above what is scrolled"
+    page.locator("#result").scroll_into_view_if_needed()
+    with page.expect_download() as waiting:
+        page.click("#save")
+    waiting.value.save_as(tmp_path / "shown.svg")
+    root = ElementTree.parse(tmp_path / "shown.svg").getroot()
+    shown = "".join(root.itertext())
+    assert waiting.value.suggested_filename == "model.svg" and "✗ 0.35" in shown and "--multiply" in shown
+    assert len(root.findall("{*}g[@data-key]")) > page.evaluate("document.querySelectorAll('#near g.box').length")
 
 
 def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:

@@ -234,6 +234,18 @@ export class Drawing {
     return g;
   }
 
+  // All that is open, in sight or not, as an SVG that stands alone.
+  picture(title) {
+    const { width, height, boxes, lines, stubs } = this.layout;
+    const root = element("svg", { xmlns: NS, id: "near", class: "subcut", role: "img", "aria-label": title, width, height, viewBox: `0 0 ${width} ${height}` });
+    const rules = [...document.styleSheets].flatMap(s => [...s.cssRules].map(r => r.cssText).filter(text => s.href.endsWith("/drawing.css") || /#near|:root/.test(text)));
+    const [frames, others] = [true, false].map(is => boxes.filter(b => FRAMES.includes(b.kind) === is));
+    const drawn = lines.filter(l => l.points.length);
+    root.append(element("style", {}, rules.join("\n")), ...frames.map(b => this.open(b)), ...drawn.map(l => this.line(l)), ...others.map(b => this.box(b)),
+      ...drawn.filter(l => l.text).map(l => this.type(l)), ...stubs.map(s => this.stub(s)));
+    return new XMLSerializer().serializeToString(root);
+  }
+
   bound(tensors) { return tensors.some(t => this.marks.boundary.has(t)); }
 
   line(l) {

@@ -90,7 +90,7 @@ export async function showValues(ask, anew = null, pair = 0, plane = null) {
     el("p", {}, `${t.dtype} ${t.shape.join("×") || "scalar"}`),
     ...t.notes.map(note => el("p", { class: "note" }, note)),
     t.stored ? el("button", { id: "anew", type: "button", onclick: anew, title: "Run the reference and the chosen candidate on the chosen inputs" }, "Run the models instead") : null,
-    el("table", {}, el("tr", {}, el("th"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
+    el("table", {}, el("tr", {}, el("td"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
     t.planes > 1 ? channels(t, k => showValues(ask, anew, pair, k)) : null,
     ...(t.cells.rows ? maps(t, sides) : []),
     ...t.maps.map(text => el("div", { class: "picture printed" }, picture(text))),

@@ -90,7 +90,8 @@ async function reveal(nodes) {
 
 // ------------------------------------------------------------------------------------------------ node, start, end
 
-async function select(node) {
+// `way`: how the browser's history takes it; Back goes to the node before.
+async function select(node, way = node === drawing.marks.selected ? "replaceState" : "pushState") {
   drawing.marks.selected = node;
   $("node-panel").hidden = true; // until it shows this node: its buttons are those of the one before
   drawing.redraw();
@@ -99,12 +100,25 @@ async function select(node) {
   const { values, failed } = drawing.marks;
   const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
   const name = model.labels[node];
-  history.replaceState(null, "", `#${token}&node=${encodeURIComponent(name)}`);
+  if (way) history[way](null, "", `#${token}&node=${encodeURIComponent(name)}`);
   const box = drawing.byKey.get(`#${node}`);
-  nodePanel(details, errors, { inside: model.bodies[node], isOpen: box?.kind === "open", toggle: () => toggle(drawing.byKey.get(`#${node}`)).then(() => select(node)), start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => look(node) });
+  nodePanel(details, errors, { inside: model.bodies[node], isOpen: box?.kind === "open", toggle: () => toggle(drawing.byKey.get(`#${node}`)).then(() => select(node)).then(() => $("look-inside")?.focus()), start: () => choose("start", name), end: () => choose("end", name), close: () => unselect(), values: () => look(node) });
 }
 
-function unselect() { history.replaceState(null, "", `#${token}`); drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
+function unselect(way = "replaceState") {
+  if (way) history[way](null, "", `#${token}`);
+  if ($("node-panel").contains(document.activeElement)) $("stage").focus();
+  drawing.marks.selected = -1; $("node-panel").hidden = true;
+  drawing.redraw();
+}
+
+// Back and Forward.
+async function visit() {
+  const node = byLabel.get(decodeURIComponent(location.hash.split("&node=")[1] ?? ""));
+  if (node === undefined) return unselect("");
+  await reveal([node]);
+  return select(node, "");
+}
 
 async function choose(which, name) {
   $(which).value = name;
@@ -149,7 +163,7 @@ async function region(changed) {
     $("command-row").hidden = true;
     $("region").textContent = "Click a node, then “Start here” and “End here”; or press s and e.";
     told("refused", e);
-    if (e?.swap) $("refused").append(el("button", { id: "swap", type: "button", onclick: () => { [$("start").value, $("end").value] = [end, start]; region(); } }, "Swap"));
+    if (e?.swap) $("refused").append(el("button", { id: "swap", type: "button", onclick: () => { [$("start").value, $("end").value] = [end, start]; region(); $("start").focus(); } }, "Swap"));
     if (!start && !end) sessionStorage.removeItem("ends");
   }
   drawing.redraw();
@@ -213,7 +227,10 @@ function tested(fed = false) {
   return { seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), inputs, [way || "candidate"]: fed ? "" : name };
 }
 
+let asker = null; // what had the focus when a run was asked for: its button may be disabled while it runs
+
 async function run(kind, node = -1) {
+  asker = document.activeElement;
   if (taking && !await taking) return; // files are under way: none is left out because a button was quicker
   told("failed", null);
   try {
@@ -270,6 +287,12 @@ function learn({ nodes, outcome, query }) {
   drawing.redraw();
 }
 
+// The focus that a disabled or hidden button lost goes to the result, or back to the button where there is none.
+function refocus() {
+  if (asker && [document.body, $("stop")].includes(document.activeElement)) ($("result").childElementCount ? $("result") : asker).focus({ preventScroll: true });
+  asker = null;
+}
+
 function end(event) {
   const d = event.document, { marks } = drawing;
   busy(0);
@@ -299,6 +322,7 @@ function end(event) {
   legend(marks);
   resultPanel(event, token, nodes => reveal(nodes));
   $("result").scrollIntoView({ block: "nearest" });
+  refocus();
   drawing.redraw();
 }
 
@@ -358,7 +382,7 @@ async function storeAll(files) {
 function showDropped() {
   $("dropped").replaceChildren(...dropped.map((d, k) => el("li", {}, d.name, " → ",
     el("select", { "aria-label": `Input that ${d.name} is for`, onchange: e => { d.input = e.target.value; } }, ...["", ...model.inputs].map(n => el("option", { value: n, selected: n === d.input }, n || "(by its name)"))),
-    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); } }, "×"), el("br"), el("small", { class: /NaN|Inf/.test(d.holds) ? "odd" : "" }, d.holds))));
+    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); $("files").focus(); } }, "×"), el("br"), el("small", { class: /NaN|Inf/.test(d.holds) ? "odd" : "" }, d.holds))));
 }
 
 // ------------------------------------------------------------------------------------------------ mouse and keys
@@ -421,7 +445,7 @@ function step(dx, dy) {
   cursor = drawing.marks.cursor = best.key;
   drawing.center(best);
   announce(best);
-  if (nodeOf(best) >= 0) select(nodeOf(best));
+  if (nodeOf(best) >= 0) select(nodeOf(best), "replaceState");
   else unselect();
 }
 
@@ -464,6 +488,12 @@ function buttons() {
   $("more").onclick = () => drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
   $("less").onclick = () => drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
   $("unfold").onclick = () => layout(model.groups.filter(Boolean)).then(() => drawing.fit());
+  $("save").onclick = () => {
+    const url = URL.createObjectURL(new Blob([drawing.picture(model.model)], { type: "image/svg+xml" }));
+    el("a", { href: url, download: `${model.model.replace(/\.onnx$/, "")}.svg` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  };
+  addEventListener("popstate", visit);
   $("fold").onclick = () => layout([]).then(() => drawing.fit());
   for (const kind of ["cut", "compare", "bisect"]) $(kind).onclick = () => run(kind);
   $("stop").onclick = () => post("/api/stop", {}).catch(e => told("failed", e));
