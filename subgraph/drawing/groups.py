@@ -57,9 +57,9 @@ class Tree:
         groups: number → group, outer groups first.
     """
 
-    def __init__(self, network: Network, holders: Collection[int] = ()) -> None:
-        """`holders`: nodes with something inside."""
-        self.network, self.holders = network, holders
+    def __init__(self, network: Network, holders: Collection[int] = (), notes: Mapping[int, str] | None = None) -> None:
+        """`holders`: nodes with something inside. `notes`: what stands behind the operators of nodes."""
+        self.network, self.holders, self.notes = network, holders, notes or {}
         self.root = network.leaves
         self._last = self.root
         self._ends: dict[int, list[str]] = {}  # group between cut points → names of its first and last node

@@ -7,7 +7,7 @@ below the other. Its nodes are numbered on from those around it, and its names b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph.drawing.layered import Placed
 from subgraph.drawing.level import ADVANCE, HEADER, PAD, Level
@@ -24,6 +24,7 @@ class Inner:
         prefix: what stands before its names in the drawing around it, `if1/then_branch/`.
         first: the number there of its first node. size: how many nodes it holds, those in its own bodies included.
         bodies: of its nodes, by their numbers in `network`.
+        notes: what stands behind their operators.
     """
 
     word: str
@@ -32,6 +33,7 @@ class Inner:
     size: int
     network: Network
     bodies: Mapping[int, Sequence[Inner]]
+    notes: Mapping[int, str] = field(default_factory=dict)
 
     def outer(self, key: str) -> str:
         """A key of a box inside, as the drawing around calls it."""

@@ -122,12 +122,17 @@ class Drawer:
     (['x', 'Relu', 'Abs', 'z'], [('x',), ('y',), ('z',)])
     """
 
-    def __init__(self, network: Network, bodies: Mapping[int, Sequence[Inner]] | None = None) -> None:
-        """`bodies`: of nodes, each opened by the node's key, `#17`."""
+    def __init__(
+        self,
+        network: Network,
+        bodies: Mapping[int, Sequence[Inner]] | None = None,
+        notes: Mapping[int, str] | None = None,
+    ) -> None:
+        """`bodies`: of nodes, each opened by the node's key, `#17`. `notes`: what stands behind nodes' operators."""
         self.network = network
         self.bodies = bodies or {}
-        self.tree = Tree(network, self.bodies)
-        self._inner = {n: [(b, Drawer(b.network, b.bodies)) for b in row] for n, row in self.bodies.items()}
+        self.tree = Tree(network, self.bodies, notes)
+        self._inner = {n: [(b, Drawer(b.network, b.bodies, b.notes)) for b in row] for n, row in self.bodies.items()}
         self._crossings: dict[int, Crossing] = {}
         self._kept: dict[tuple[int, frozenset[object], float, bool], Level] = {}
 

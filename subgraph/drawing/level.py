@@ -11,7 +11,7 @@ from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, short
 
 ADVANCE = 6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
-NAME, NAME_NARROW, STUB, TYPE = 26, 19, 14, 30  # columns of a text; the rest is in its title
+NAME, NAME_NARROW, STUB, TYPE, NOTE = 26, 19, 14, 30, 14  # columns of a text; the rest is in its title
 NARROW = 480.0  # pixels of a page with shorter names
 SLIM = 64.0  # width of the smallest box
 HEIGHT, TALL = 36.0, 50.0  # of a box; of one with room for an error below its name
@@ -199,7 +199,8 @@ def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]]
         return Cell(member, short(name, length), short(clean(network.types.get(name, "")), length), tuple(stubs))
     relative = tree.relative(name, tree.groups[number].scope)
     sign = "+ " if member in tree.holders else ""
-    return Cell(member, sign + short(clean(network.ops[member]), length), short(relative, length), tuple(stubs))
+    note = f" {short(clean(tree.notes[member]), NOTE)}" if member in tree.notes else ""
+    return Cell(member, sign + short(clean(network.ops[member]), length) + note, short(relative, length), tuple(stubs))
 
 
 def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool, *, tall: bool) -> Item:

@@ -13,6 +13,7 @@ from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
+from subgraph.inspection.weights import small_constants
 from subgraph.storage.tensors import shape_text
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of a node: a list of the scopes around it, its own name last
@@ -57,6 +58,7 @@ def inner_networks(part: Part) -> dict[int, list[Inner]]:
                 found.size,
                 network(found.graph, found.prefix),
                 inner_networks(found),
+                small_constants(found.graph),
             )
             for found in row
         ]

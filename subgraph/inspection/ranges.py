@@ -298,8 +298,11 @@ def _range_of_piece(values: Array) -> Range:
 
 
 def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
-    """Measure a dense initializer; None if it holds strings or its bytes cannot be read."""
-    tensor = graph.weights[name]
+    """Measure a dense initializer, or the value of a Constant node; None if it is neither, holds strings or cannot be
+    read."""
+    tensor = graph.constant(name)
+    if tensor is None:
+        return None
     dtype, bits = dtypes.TYPES.get(tensor.data_type, ("", 0))
     if not bits:
         return None

@@ -28,7 +28,9 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.inspection.describe import NodeDetails, node_descriptions
 from subgraph.inspection.network import inner_networks, network
+from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
+from subgraph.inspection.weights import small_constants, spread
 from subgraph.origins.source import source
 from subgraph.reports import found_inside
 from subgraph.reports.text import first_lines
@@ -85,7 +87,7 @@ class ViewSession:
         self.output = options.output.resolve()
         self.whole = parts(graph)
         self.parts = list(self.whole.all())
-        self.drawer = Drawer(network(graph), inner_networks(self.whole))
+        self.drawer = Drawer(network(graph), inner_networks(self.whole), small_constants(graph))
         self.runs = Runs(self._links)
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, bool, int]] = {}  # run → its folder, does the reference stand alone, node
@@ -111,6 +113,7 @@ class ViewSession:
             "labels": [clean(part.graph.label(i)) for part, i in rows],
             "ops": [clean(part.graph.ops[i]) for part, i in rows],
             "makes": [[part.prefix + name for name in part.graph.makes[i]] for part, i in rows],
+            "reads": [[part.prefix + n for n in part.graph.reads[i] if n not in part.graph.maker] for part, i in rows],
             "bodies": {part.first + i: [p.word for p in row] for part in self.parts for i, row in part.inside.items()},
             "kinds": self._kinds(),
             "inputs": list(graph.inputs),
@@ -153,6 +156,8 @@ class ViewSession:
             if place not in self._described:
                 self._described[place] = self._describe(graph)
         details = to_json(self._described[place].result()(i))
+        for tensor in details["inputs"]:
+            tensor |= _constant(graph, tensor["name"])
         node = graph.nodes[i]
         metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
         origin = source(graph, i)
@@ -487,6 +492,16 @@ def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str,
     start, end = asked.get("start"), asked.get("end")
     pair = isinstance(error, NoRegion) and isinstance(start, str) and isinstance(end, str) and bool(start and end)
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
+
+
+def _constant(graph: Graph, name: str) -> dict[str, Any]:
+    """What a constant holds: range, value if it is small, and how it spreads; nothing of a computed tensor."""
+    measured = measure_weight(graph, name)
+    if measured is None or measured.range is None:
+        return {}
+    summary = measured.range.summary()
+    return {"made_by": "weight", "range": to_json(summary), "value": measured.value,
+            "spread": to_json(spread(graph, name, summary))}  # fmt: skip
 
 
 def _text(value: str | bytes) -> str:

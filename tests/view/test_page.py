@@ -264,7 +264,12 @@ def test_what_weights_hold_and_the_model_says_of_itself(tab: Tab) -> None:
     tab.box("stem/conv").click()
     row = tab.page.locator("#node-panel tr", has_text="weight").first
     row.wait_for()
-    assert re.search(r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, [\d.]+ % zeros", row.inner_text())
+    assert re.search(
+        r"\S+\s+float32 [\d×]+\s+-?[\d.e-]+ … [\d.e-]+, mean -?[\d.e-]+, σ [\d.e-]+, [\d.]+ % zeros", row.inner_text()
+    )
+    assert tab.page.locator("svg.histogram rect").count() == 24
+    tab.page.fill("#search", "stem/conv.weight")
+    assert tab.text("#hits li") == "stem/conv Conv · stem/conv.weight"
     tab.page.click("text=About the model")
     assert "ai.onnx" in tab.text("#about") and "model.onnx" in tab.text("#about")
 

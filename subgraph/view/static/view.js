@@ -171,27 +171,28 @@ async function region(changed) {
 
 // ------------------------------------------------------------------------------------------------ search
 
-// Rank: exact > prefix > substring > operator > tensor; case does not matter.
+// Rank: exact > prefix > substring > operator > tensor > weight or input; case does not matter. With the tensor's name.
 function search(text) {
   const word = text.trim().toLowerCase();
   if (!word) return [];
   const rank = n => {
     const label = model.labels[n].toLowerCase();
-    if (label === word) return 0;
-    if (label.startsWith(word)) return 1;
-    if (label.includes(word)) return 2;
-    if (model.ops[n].toLowerCase().includes(word)) return 3;
-    return model.makes[n].some(t => t.toLowerCase().includes(word)) ? 4 : 9;
+    if (label === word) return [0];
+    if (label.startsWith(word)) return [1];
+    if (label.includes(word)) return [2];
+    if (model.ops[n].toLowerCase().includes(word)) return [3];
+    const holds = t => t.toLowerCase().includes(word), made = model.makes[n].find(holds), read = model.reads[n].find(holds);
+    return made ? [4, made] : read ? [5, read] : [9];
   };
-  return model.labels.map((_, n) => [rank(n), n]).filter(([r]) => r < 9).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, n]) => n);
+  return model.labels.map((_, n) => [...rank(n), n]).filter(([r]) => r < 9).sort((a, b) => a[0] - b[0] || a.at(-1) - b.at(-1)).map(row => ({ node: row.at(-1), tensor: row.length > 2 ? row[1] : "" }));
 }
 
 function showHits() {
   const hits = search($("search").value);
   hitAt = -1;
-  drawing.marks.hits = new Set(hits);
+  drawing.marks.hits = new Set(hits.map(hit => hit.node));
   drawing.redraw();
-  const items = hits.slice(0, 60).map((n, k) => el("li", { role: "option", id: `hit${k}`, "data-node": n, onpointerdown: e => { e.preventDefault(); go(k); } }, model.labels[n], " ", el("small", {}, model.ops[n])));
+  const items = hits.slice(0, 60).map(({ node: n, tensor }, k) => el("li", { role: "option", id: `hit${k}`, "data-node": n, onpointerdown: e => { e.preventDefault(); go(k); } }, model.labels[n], " ", el("small", {}, [model.ops[n], tensor].filter(Boolean).join(" · "))));
   if ($("search").value.trim()) items.push(el("li", { role: "presentation" }, el("small", {}, hits.length ? count(hits.length, "hit") : "nothing found")));
   $("hits").replaceChildren(...items);
   $("hits").hidden = !items.length;
