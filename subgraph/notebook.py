@@ -166,13 +166,13 @@ def _(findings: Findings) -> str:
     rows = [
         (
             _safe(f.kind.value),
-            ", ".join(map(str, f.items)),
+            _words(n for k in f.items for n in (findings.names[k] if findings.names else [str(k)])),
             "" if f.share_of_model is None else f"{f.share_of_model:.0%}",
             "yes" if f.certified else _safe(f.why or "no"),
         )
         for f in findings.findings
     ]
-    table = _table(("kind", "items", "explains", "certified"), rows) if rows else ""
+    table = _table(("kind", "nodes" if findings.names else "items", "explains", "certified"), rows) if rows else ""
     return f"<p>{_safe(findings.outcome.value)}{': ' + _safe(findings.stopped) if findings.stopped else ''}</p>{table}"
 
 
@@ -211,14 +211,17 @@ def watch(bisection: Bisection) -> Bisection:
 
 
 def _progress(bisection: Bisection) -> str:
-    """A line: the last step, or that there is none."""
+    """As in a terminal: what is left, a bar, the time to come, the last step; or that there is none."""
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]
-    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.estimated_runs, 'more run')}"
-    what = _words(bisection.nodes(step)) or "whole model"
-    done = f"ended after {count(len(bisection.steps), 'run')}" if bisection.document else left
-    return f"<p>run {step.number}, {done}; last: {what} {_status(step.outcome.value)}</p>"
+    what, remaining = _words(bisection.nodes(step)) or "whole model", bisection.remaining
+    last = f"run {step.number}: {what} {_status(step.outcome.value)}"
+    if bisection.document:
+        return f"<p>ended after {count(len(bisection.steps), 'run')}; last: {last}</p>"
+    bar = f'<progress max="{remaining.size}" value="{remaining.size - remaining.left}"></progress>'
+    left = f"{remaining.left} of {count(remaining.size, 'node')} left"
+    return f"<p>{left} {bar} {' · '.join(filter(None, (_safe(remaining.estimate), last)))}</p>"
 
 
 # ---------------------------------------------------------------------------------------------------- parts

@@ -26,6 +26,7 @@ from subgraph import notebook
 from subgraph.documents import from_json, to_json
 from subgraph.errors import UsageError
 from subgraph.results.plan import KeptPlace, PlanDocument, PlanTried
+from subgraph.search.findings import Counts, Finding, FindingKind, Findings, Outcome
 
 VOID = {"br", "meta"}
 NOTEBOOK = ROOT / "docs/notebook.ipynb"
@@ -142,6 +143,21 @@ def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.
     assert made["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["['stem/pad', 'stem/pool']"]
 
 
+@pytest.mark.parametrize("function", ["bisect", "cut", "compare", "capture"])
+def test_a_path_in_place_of_a_graph_is_said(odd: subgraph.Graph, function: str) -> None:
+    with pytest.raises(UsageError, match=rf"{function} takes a graph, not the path 'm\.onnx'") as error:
+        getattr(subgraph, function)("m.onnx", "x")
+    assert error.value.hint == f"subgraph.{function}(subgraph.load('m.onnx'), …)"
+
+
+def test_findings_are_called_by_the_nodes_names() -> None:
+    finding = Finding(FindingKind.CULPRIT, (0, 1), None, certified=True)
+    findings = Findings(Outcome.DISAGREE, Counts(), findings=(finding,))
+    assert "items" in checked(findings) and "culprit0, 1" in checked(findings)
+    named = replace(findings, names=(("conv1",), ("<pad>", "pool")))
+    assert "nodes" in checked(named) and "conv1, <pad>, pool" in checked(named)
+
+
 def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     module, inner = ModuleType("IPython"), ModuleType("IPython.display")
@@ -163,4 +179,5 @@ def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: 
     assert len(shown) == len(running.steps) + 2 and "not begun" in shown[0] and "ended after" in shown[-1]
     assert "baseline: whole model, agree" in checked(running.steps[0])
     assert checked(running.findings).startswith("agree")
+    assert '<progress max="2" value=' in shown[1] and "of 2 nodes left" in shown[1] and "more run" in shown[1]
     assert np.all([line.startswith("<p>") for line in shown])

@@ -39,7 +39,7 @@ from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, SubcutError, UsageError
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, require_graph
 from subgraph.graph.region import between
 from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument, OtherModel
 from subgraph.runtime.candidate import Candidate, parse
@@ -164,7 +164,8 @@ class Bisection:
             self._oracle = self._new_oracle(trials)
             findings = yield from self._followed()
         findings = yield from self._looked(findings)
-        self.findings = findings
+        label, groups = trials.graph.label, self.oracle.groups
+        self.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
         if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):
             raise OutOfTime(
                 f"{findings.stopped} before the whole model had run once", "the same command with more time"
@@ -461,6 +462,7 @@ def bisect(
     Raises:
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """
+    require_graph(graph, "bisect")
     candidate, reference = (parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference))
     feeding = Feeding(tuple(map(str, inputs)), shapes or {}, seed)
     setup = Setup(candidate, feeding, Path(output), criterion, freeze)

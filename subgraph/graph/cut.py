@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, require_graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.region import Region
@@ -134,6 +134,7 @@ def cut(
         ModelError: the type of a boundary tensor is unknown; or as `build_model`.
         DataError: the bytes of a weight cannot be read.
     """
+    require_graph(graph, "cut")
     region = regions.between(graph, *([names] if isinstance(names, str) else names for names in (start, end)))
     return cut_region(graph, region, captured, folder, dynamic=dynamic)
 

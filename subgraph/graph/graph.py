@@ -22,7 +22,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.operators import require_expandable
 from subgraph.graph.opsets import STANDARD
 from subgraph.graph.walk import BODILESS, FunctionKey, all_nodes, bodies, called, captured_names, functions_of, operator
-from subgraph.text import nearest
+from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
     import networkx
@@ -454,6 +454,18 @@ class Graph:
             f"no node or tensor '{text}' in {self.path.name}",
             nearest=nearest(text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)),
         )
+
+
+def require_graph(item: object, function: str) -> None:
+    """
+    Raises:
+        UsageError: a path, for example, stands in place of a graph.
+    """
+    if not isinstance(item, Graph):
+        what = f"the path {clean(str(item))!r}" if isinstance(item, (str, Path)) else f"a {type(item).__name__}"
+        name = clean(str(item)) if isinstance(item, (str, Path)) else "model.onnx"
+        hint = f"subgraph.{function}(subgraph.load({name!r}), …)"
+        raise UsageError(f"{function} takes a graph, not {what}", hint)
 
 
 def load(path: str | Path) -> Graph:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import Graph, require_graph
 from subgraph.runtime.inputs import Feeding, InputOrigin, InputSpec, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import folders
@@ -154,6 +154,7 @@ def capture(
     Raises:
         UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
     """
+    require_graph(graph, "capture")
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
     samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -174,6 +174,7 @@ class Findings:
         complete: the model agrees with the culprits on the reference: seen in one run of all other items.
         stopped: why the search ended early, or "". budget_spent: because the runs or the time were used up.
         notes: for the reader of a report: a text, and the items that it ends with.
+        names: per item, what stands for it, for people; empty where nobody named them.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"))
@@ -193,3 +194,4 @@ class Findings:
     stopped: str = ""
     budget_spent: bool = False
     notes: tuple[tuple[str, Items], ...] = ()
+    names: Sequence[tuple[str, ...]] = ()

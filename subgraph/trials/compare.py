@@ -20,7 +20,7 @@ from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE, Graph
+from subgraph.graph.graph import VALUE, Graph, require_graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
@@ -240,6 +240,7 @@ def compare(
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """
+    require_graph(graph, "compare")
     candidate, reference = (candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference))
     setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
     with open_with_processes(graph, setup, reference) as trials:
