@@ -78,8 +78,9 @@ def draw(
     """Draw a model, a part of it, or two models beside each other.
 
     Groups are the scopes in the nodes' names, else pieces between tensors that are alone in crossing a cut. With
-    --start and --end the region is blue with thick frames, its boundary amber and dashed. With --beside, a piece that
-    the two models compute by other operators has the same number in both. --around loop1/body draws that body.
+    --start and --end the region is blue with thick frames, its boundary amber and dashed. With --beside, what
+    corresponds stands at the same height; a piece that the two models compute by other operators has the same number
+    in both, and one that only quantizers tell apart a q. --around loop1/body draws that body.
 
     Examples:
       subcut draw model.onnx -o model.svg
@@ -97,8 +98,10 @@ def draw(
     graph = load(asked.model_path)
     if not beside:
         drawn = _inside(graph, shown, marked, form)
-    elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:
-        raise UsageError("--beside makes .svg or .png, and goes only with --depth and --width", "leave the others out")
+    elif form == ".html" or marked != MarkOptions() or shown.around:
+        raise UsageError(
+            "--beside makes .svg or .png, and goes only with --depth, --open and --width", "leave the others out"
+        )
     else:
         drawn = _two(graph, load(Asked(asked.settings, beside).model_path), shown)
     document = {"schema": "subcut.draw/1", "exit_code": 0, "file": output, **drawn.document}
@@ -246,19 +249,26 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
 def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.pair import matched, pieces
+    from subgraph.drawing.same_height import same_height
     from subgraph.drawing.svg import Marks, beside
     from subgraph.inspection.network import network
 
     networks = network(one), network(other)
     pairs = matched(*networks)
-    changed = [piece for piece in pieces(*networks, pairs) if piece.changed]
+    found = pieces(*networks, pairs)
+    changed = [piece for piece in found if piece.changed and not piece.quantized]
+    quantized = [piece for piece in found if piece.quantized]
+    drawers = Drawer(networks[0]), Drawer(networks[1])
+    first, second = (
+        drawer.layout(keys, (shown.width or WIDTH) / 2)
+        for drawer, keys in zip(drawers, _together(*drawers, shown), strict=True)
+    )
+    layouts = same_height((first, second), networks, pairs)
     drawings = []
-    for graph, net, side in zip((one, other), networks, (0, 1), strict=True):
-        numbers = {i: f"≠{k}" for k, piece in enumerate(changed, 1) for i in (piece.nodes, piece.others)[side]}
-        drawer = Drawer(net)
-        keys = drawer.tree.opened(shown.depth) if shown.depth else None
-        layout = drawer.layout(keys, (shown.width or WIDTH) / 2)
-        drawings.append((f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=numbers)))
+    for graph, layout, side in zip((one, other), layouts, (0, 1), strict=True):
+        badges = {i: "q" for piece in quantized for i in (piece.nodes, piece.others)[side]}
+        badges |= {i: f"≠{k}" for k, piece in enumerate(changed, 1) for i in (piece.nodes, piece.others)[side]}
+        drawings.append((f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=badges)))
     rows = [
         {
             "tensor": piece.tensor,
@@ -271,12 +281,35 @@ def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
         for piece in changed
     ]
     lines = [f"{count(len(pairs), 'tensor')} matched, {count(len(changed), 'piece')} computed by other operators"]
+    if quantized:
+        lines.append(f"  q   {count(len(quantized), 'piece')} the same, quantized")
     for number, row in enumerate(rows[:LISTED], 1):
         lines.append(f"  ≠{number}  {clean(str(row['tensor']))}: {_ops(row['ops'])} → {_ops(row['other_ops'])}")
     if len(rows) > LISTED:
         lines.append(f"  and {len(rows) - LISTED} more (--json has all)")
     document = {"nodes": [len(one.nodes), len(other.nodes)], "matched": len(pairs), "changed": rows}
+    document["quantized"] = [[piece.tensor, piece.other] for piece in quantized]
     return _Drawn(beside(drawings), lines, document)
+
+
+def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozenset[str], frozenset[str]]:
+    """Keys of the groups to open in both: a group that both have is open in both or in none."""
+    if shown.opened:
+        trees = one.tree, other.tree
+        for key in shown.opened:
+            if not any(key.strip("/") in tree.numbers for tree in trees):
+                raise UnknownName(f"no group '{key}'", nearest=nearest(key.strip("/"), filter(None, trees[0].numbers)))
+        mine, theirs = (
+            tree.opened(shown.depth or 1).union(
+                *(tree.around(key.strip("/")) for key in shown.opened if key.strip("/") in tree.numbers)
+            )
+            for tree in trees
+        )
+        return mine, theirs
+    if shown.depth:
+        return one.tree.opened(shown.depth), other.tree.opened(shown.depth)
+    open_here, open_there = one.shown(), other.shown()
+    return open_here, (open_here & other.tree.numbers.keys()) | (open_there - one.tree.numbers.keys())
 
 
 def _ops(names: Sequence[str]) -> str:

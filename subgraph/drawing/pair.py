@@ -13,12 +13,16 @@ from dataclasses import dataclass
 
 from subgraph.drawing.network import Network
 
+QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant")
+PLAIN = {"QGemm": "Gemm", "QAttention": "Attention"}  # of onnxruntime
+
 
 @dataclass(frozen=True)
 class Piece:
     """Nodes that compute a tensor from matched tensors, in both networks; `changed`: their operators differ.
 
-    `tensor`, `other`: its name in the one and in the other network.
+    `tensor`, `other`: its name in the one and in the other network. `quantized`: they differ only by quantizers, and by
+    operators that compute on codes in place of those that compute on numbers.
     """
 
     tensor: str
@@ -26,6 +30,7 @@ class Piece:
     nodes: tuple[int, ...]
     others: tuple[int, ...]
     changed: bool
+    quantized: bool = False
 
 
 def matched(one: Network, other: Network) -> dict[str, str]:
@@ -94,9 +99,21 @@ def pieces(one: Network, other: Network, pairs: Mapping[str, str]) -> list[Piece
                 continue
             nodes = _above(one, tensor, pairs.keys(), seen[0])
             others = _above(other, pairs[tensor], taken, seen[1])
-            changed = Counter(one.ops[i] for i in nodes) != Counter(other.ops[i] for i in others)
-            found.append(Piece(tensor, pairs[tensor], tuple(nodes), tuple(others), changed))
+            ops, theirs = [one.ops[i] for i in nodes], [other.ops[i] for i in others]
+            changed = Counter(ops) != Counter(theirs)
+            quantized = changed and _unquantized(ops) == _unquantized(theirs)
+            found.append(Piece(tensor, pairs[tensor], tuple(nodes), tuple(others), changed, quantized))
     return [piece for piece in found if piece.nodes or piece.others]
+
+
+def _unquantized(ops: Iterable[str]) -> Counter[str]:
+    """The operators as they are without quantization.
+
+    >>> _unquantized(["QuantizeLinear", "QLinearConv", "MatMulInteger", "Relu"])
+    Counter({'Conv': 1, 'MatMul': 1, 'Relu': 1})
+    """
+    plain = (op.removeprefix("QLinear").removesuffix("Integer") for op in ops if op not in QUANTIZERS)
+    return Counter(PLAIN.get(op, op) for op in plain)
 
 
 def _above(network: Network, tensor: str, ends: Collection[str], seen: set[int]) -> list[int]:

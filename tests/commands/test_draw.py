@@ -134,6 +134,19 @@ def test_two_models_are_numbered_where_they_differ(model: Path) -> None:
     assert ET.parse("both.svg").getroot().tag.endswith("svg")
 
 
+def test_two_models_open_together_and_stand_at_one_height(model: Path) -> None:
+    other = chain(Path("other.onnx"), NAMES[:11], [f"t{i}" for i in range(10)])
+    in_process("draw", model, "--beside", other, "--open", "stage0/block1", "-o", "both.svg")
+    rows = dict[str, list[str]]()
+    for group in ET.parse("both.svg").iter("{http://www.w3.org/2000/svg}g"):
+        if key := group.get("data-key"):
+            rows.setdefault(key, []).append(str(group[1].get("y")))
+    assert {"stage0", "stage0/block1", "#2", "#3"} <= rows.keys() and "stage1/block3" not in rows
+    assert all(len(ys) == 2 and ys[0] == ys[1] for key, ys in rows.items() if key != "output:out"), rows
+    with pytest.raises(UnknownName, match="no group 'stage7'"):
+        in_process("draw", model, "--beside", other, "--open", "stage7")
+
+
 def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the library: the SVG that it gets has no variables, which it does not know."""
     monkeypatch.setitem(sys.modules, "resvg_py", None)

@@ -50,3 +50,23 @@ def test_a_network_beside_itself_does_not_differ(network: Network) -> None:
     pairs = matched(network, network)
     assert all(a == b for a, b in pairs.items())
     assert not any(piece.changed for piece in pieces(network, network, pairs))
+
+
+def test_what_differs_by_quantizers_alone_is_the_same_quantized() -> None:
+    plain = Network(["", ""], ["Conv", "Relu"], [["x", "w"], ["a"]], [["a"], ["y"]], ["x"], ["y"])
+    reads = [["w8"], ["x"], ["x8"], ["xf", "wf"], ["a"], ["a8"], ["af"]]
+    makes = [["wf"], ["x8"], ["xf"], ["a"], ["a8"], ["af"], ["y"]]
+    ops = [
+        "DequantizeLinear",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Conv",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Relu",
+    ]
+    quantized = Network([""] * 7, ops, reads, makes, ["x"], ["y"])
+    found = pieces(plain, quantized, matched(plain, quantized))
+    assert [(p.others, p.changed, p.quantized) for p in found] == [((0, 1, 2, 3), True, True), ((4, 5, 6), True, True)]
+    other = replace(quantized, ops=[*ops[:-1], "Clip"])
+    assert [p.quantized for p in pieces(plain, other, matched(plain, other))] == [True, False]
