@@ -55,12 +55,12 @@ def _numbers(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
 
 def small_constants(graph: Graph) -> dict[int, str]:
     """Node → its constants of one element, as text: `1.41421`, or `0, 6`; nodes with more than `MOST` are left out."""
-    found = {}
-    texts: dict[str, str] = {}
+    found: dict[int, str] = {}
     for i, reads in enumerate(graph.reads):
         names = [name for name in reads if _is_single(graph.constant(name))]
-        if names and len(names) <= MOST and (row := [texts.setdefault(n, _text(graph, n)) for n in names]) and all(row):
-            found[i] = ", ".join(row)
+        if 0 < len(names) <= MOST:
+            row = [_text(graph, name, 6 if len(names) == 1 else 3) for name in names]
+            found |= {i: ", ".join(row)} if all(row) else {}
     return found
 
 
@@ -68,7 +68,7 @@ def _is_single(tensor: protobuf.TensorProto | None) -> bool:
     return tensor is not None and math.prod(tensor.dims) == 1 and bool(dtypes.TYPES.get(tensor.data_type, ("", 0))[1])
 
 
-def _text(graph: Graph, name: str) -> str:
+def _text(graph: Graph, name: str, digits: int) -> str:
     """Empty where the bytes are missing."""
     tensor = graph.constant(name)
     assert tensor is not None
@@ -76,4 +76,4 @@ def _text(graph: Graph, name: str) -> str:
         value = protobuf.to_array(tensor, graph.path).reshape(-1)[0].item()
     except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return ""
-    return str(value) if isinstance(value, (bool, int)) else f"{value:.6g}" if isinstance(value, float) else ""
+    return str(value) if isinstance(value, (bool, int)) else f"{value:.{digits}g}" if isinstance(value, float) else ""

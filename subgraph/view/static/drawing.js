@@ -122,7 +122,8 @@ export class Drawing {
       levels: [of("panel"), of("l1"), of("l2"), of("l3"), of("l4"), of("l5")], agree: of("l2"), soft: of("soft") };
   }
 
-  paintFar(canvas, w, h, x, y, zoom) {
+  // `across`: zoom from left to right, where it is another one.
+  paintFar(canvas, w, h, x, y, zoom, across = zoom) {
     const ratio = devicePixelRatio || 1;
     if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
       canvas.width = Math.round(w * ratio);
@@ -131,10 +132,11 @@ export class Drawing {
     const c = canvas.getContext("2d"), colours = this.colours(), style = getComputedStyle(this.svg);
     c.setTransform(1, 0, 0, 1, 0, 0);
     c.clearRect(0, 0, canvas.width, canvas.height);
-    c.setTransform(zoom * ratio, 0, 0, zoom * ratio, -x * zoom * ratio, -y * zoom * ratio);
+    c.setTransform(across * ratio, 0, 0, zoom * ratio, -x * across * ratio, -y * zoom * ratio);
     c.strokeStyle = colours.line;
-    c.lineWidth = 1 / zoom;
-    const right = x + w / zoom, low = y + h / zoom;
+    const thin = 1 / Math.max(zoom, across);
+    c.lineWidth = thin;
+    const right = x + w / across, low = y + h / zoom;
     c.beginPath();
     for (const l of this.layout.lines) {
       const first = l.points[0], last = l.points.at(-1);
@@ -149,8 +151,8 @@ export class Drawing {
       const has = (...names) => names.some(name => classes.includes(name)), proven = has("found", "alone");
       c.fillStyle = proven ? colours.bad : value !== undefined ? colours.levels[degree(value)] : has("agreed") ? colours.agree : b.family && b.kind === "node" ? style.getPropertyValue(`--${b.family}`) : colours.group;
       c.strokeStyle = has("region", "partly") ? colours.region : proven || has("suspect") ? colours.bad : has("boundary") ? colours.amber : colours.line;
-      c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) / zoom;
-      c.setLineDash(has("suspect") ? [4 / zoom, 3 / zoom] : []);
+      c.lineWidth = (has("region", "partly", "found", "alone", "suspect", "boundary") ? 2.5 : 1) * thin;
+      c.setLineDash(has("suspect") ? [4 * thin, 3 * thin] : []);
       if (!FRAMES.includes(b.kind)) c.fillRect(b.x, b.y, b.width, b.height);
       c.strokeRect(b.x, b.y, b.width, b.height);
       c.setLineDash([]);
@@ -158,13 +160,12 @@ export class Drawing {
   }
 
   paintMinimap(w, h) {
-    const m = this.minimap, scale = Math.min(m.width / this.layout.width, m.height / this.layout.height);
-    this.mini = scale;
+    const m = this.minimap, [across, scale] = this.mini = [m.width / this.layout.width, m.height / this.layout.height]; // a long one is wider than it is
     if (!this.overview) {
       this.overview = document.createElement("canvas");
       const ratio = devicePixelRatio || 1;
       this.overview.width = m.width; this.overview.height = m.height;
-      this.paintFar(this.overview, m.width / ratio, m.height / ratio, 0, 0, scale / ratio);
+      this.paintFar(this.overview, m.width / ratio, m.height / ratio, 0, 0, scale / ratio, across / ratio);
     }
     const c = m.getContext("2d");
     c.clearRect(0, 0, m.width, m.height);
@@ -172,7 +173,8 @@ export class Drawing {
     c.strokeStyle = this.colours().region;
     c.lineWidth = 2;
     // Of a long network at least a mark of where one is.
-    c.strokeRect(this.x * scale, this.y * scale, Math.max(10, w / this.zoom * scale), Math.max(4, h / this.zoom * scale));
+    const left = Math.max(1, this.x * across);
+    c.strokeRect(left, this.y * scale, Math.min(m.width - 1, (this.x + w / this.zoom) * across) - left, Math.max(4, h / this.zoom * scale));
   }
 
   worst(box) {

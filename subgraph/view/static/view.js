@@ -422,9 +422,9 @@ function mouse() {
     else drawing.move(e.deltaX || e.deltaY, 0);
   }, { passive: false });
   const jump = e => {
-    const r = $("minimap").getBoundingClientRect(), [w, h] = drawing.size, scale = drawing.mini * r.width / $("minimap").width;
-    drawing.x = (e.clientX - r.left) / scale - w / drawing.zoom / 2;
-    drawing.y = (e.clientY - r.top) / scale - h / drawing.zoom / 2;
+    const r = $("minimap").getBoundingClientRect(), [w, h] = drawing.size, shown = r.width / $("minimap").width, [across, scale] = drawing.mini;
+    drawing.x = (e.clientX - r.left) / shown / across - w / drawing.zoom / 2;
+    drawing.y = (e.clientY - r.top) / shown / scale - h / drawing.zoom / 2;
     drawing.ask();
   };
   $("minimap").addEventListener("pointerdown", e => { e.stopPropagation(); $("minimap").setPointerCapture(e.pointerId); jump(e); });
