@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -161,6 +161,9 @@ recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each
 gpu: .venv-bench/.locked ## an NVIDIA GPU by CUDA: cut, compare, bisect, blame, sweep beside polygraphy (ten minutes; without a GPU it says so)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	.venv-bench/bin/python -m benchmarks.gpu $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
+
+known: $(STAMP) ## run the entries of `subcut known` on the releases that are here, and write docs/known.md anew (ten minutes)
+	$(BIN)/python -m benchmarks.known tract opencv openvino:precision=f32 mnn
 
 producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)
 	$(BIN)/python -m benchmarks.producers

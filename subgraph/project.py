@@ -46,6 +46,7 @@ KEYS: dict[str, type] = {
     "memory": str,
     "memory_limit": str,
     "jobs": int,
+    "known": list,
     "tests": tuple,
 }
 KIND_WORDS = {
@@ -58,7 +59,7 @@ KIND_WORDS = {
     tuple: "tables, each below [[tests]]",
 }
 OF_TESTS = ("model", "candidate")  # in `tests` these may be lists: each model on each candidate
-NOT_OF_TESTS = frozenset("tests candidates output jobs format dtype layout".split())
+NOT_OF_TESTS = frozenset("tests candidates known output jobs format dtype layout".split())
 PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")  # in a criterion: its own, or a metric's
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 

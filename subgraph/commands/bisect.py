@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, command_line, inside, log, options, resolve, steps
+from subgraph.commands import Result, command_line, inside, known, log, options, resolve, steps
 from subgraph.commands.loop import bisect_loop, refuse_beside_loop
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
@@ -136,11 +136,12 @@ def opened(
         within = "..".join(ends) if any(ends) else ""
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials)
+        suspects = known.log_known(graph, setup.candidate) if setup.candidate.has_process else []
         weights = weights_of(trials, runs) if recordings else None
         command = command_line()
         if limits.max_time is not None:
             limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS))
-        hints = cache(partial(node_weights, graph, weights))
+        hints = cache(partial(node_weights, graph, weights, suspects))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints)
         yield Bisection(trials, plan)
 

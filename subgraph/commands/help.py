@@ -16,7 +16,7 @@ GROUPS = {
     "Find the fault": "bisect blame compare manual plan sweep report".split(),
     "Cut and carry": "cut bundle replay".split(),
     "Change a model": "replace merge remove convert".split(),
-    "Look into a model": "inspect lint draw view".split(),
+    "Look into a model": "inspect lint known draw view".split(),
     "Tensors and recordings": "dump export".split(),
     "Manage": "demo backends doctor".split(),
 }

@@ -17,6 +17,8 @@ from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
     from subgraph.inspection.lint import FindingNode, LintContext, LintDocument, LintFinding
+    from subgraph.project import Project
+    from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.inputs import Feeding
 
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
@@ -42,13 +44,15 @@ def lint(
         option("--only", "RULE", "Only this rule, or a Python file with your own. Repeatable.", complete_rules),
     ] = None,
     ignore: Annotated[Texts, option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules)] = None,
+    candidate: options.CandidateSpec = None,
     rules: Annotated[bool, option("--rules", None, "List the rules; read no model.")] = False,
     inputs: options.InputOptions,
     csv_file: options.CsvFile = None,
 ) -> Result:
     """List known troubles with targets, before anything runs there.
 
-    Each line names the node, the reason and a fix. With -i, --shape or --seed the ranges of all tensors are checked as
+    Each line names the node, the reason and a fix. With -c, nodes like those that this runtime is known to compute
+    wrongly are notes (`subcut known`). With -i, --shape or --seed the ranges of all tensors are checked as
     well; --shape may try another size than the model's own.
 
     Examples:
@@ -71,6 +75,8 @@ def lint(
     graph = load(model_path)
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)
+        if candidate:
+            context = _of_runtime(context, asked.named_candidate(candidate), asked.settings)
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
@@ -95,6 +101,18 @@ def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool
     given = None if fed.is_default and not seeded else fed
     second = feeding.shapes if other else {}
     return LintContext(graph, target, given, second, feeding.picture, feeding.seed)
+
+
+def _of_runtime(context: LintContext, candidate: Candidate, settings: Project) -> LintContext:
+    """With the candidate's runtime, and the release that runs."""
+    from dataclasses import replace
+
+    from subgraph.commands.known import folders_of, release_of
+    from subgraph.known import runtime_of
+
+    return replace(
+        context, runtime=runtime_of(candidate.backend), release=release_of(candidate), known=folders_of(settings)
+    )
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:

@@ -7,7 +7,7 @@ isolated judgement says whether a region adds an error of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from subgraph.graph import region as regions
@@ -164,9 +164,14 @@ def known_troubles(graph: Graph) -> dict[int, str]:
     return troubles
 
 
-def node_weights(graph: Graph, recorded: Mapping[int, float] | None = None) -> dict[int, float]:
-    """How many times likelier than others a node is to blame, by lint and by `interval_weights`."""
+def node_weights(
+    graph: Graph, recorded: Mapping[int, float] | None = None, known: Iterable[int] = ()
+) -> dict[int, float]:
+    """How many times likelier than others a node is to blame, by lint and by `interval_weights`.
+
+    `known`: nodes like those that the runtime is known to compute wrongly.
+    """
     weights = dict(recorded or {})
-    for i in known_troubles(graph):
+    for i in {*known_troubles(graph), *known}:
         weights[i] = weights.get(i, 1.0) * LINT_WEIGHT
     return weights

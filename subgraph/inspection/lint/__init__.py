@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from subgraph import plugins
 from subgraph.documents import absent
@@ -86,6 +87,7 @@ class LintContext:
         second_sizes: model input → another shape to try (rule `baked-shape`).
         image_options: how the user's images become tensors.
         seed: of random inputs.
+        runtime, release: of the candidate that the user names; "" for none. known: folders with entries of the user's.
     """
 
     graph: Graph
@@ -94,6 +96,9 @@ class LintContext:
     second_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     image_options: ImageOptions = field(default_factory=ImageOptions)
     seed: int = 0
+    runtime: str = ""
+    release: str = ""
+    known: Sequence[Path] = ()
 
     @cached_property
     def types(self) -> InferredTypes:

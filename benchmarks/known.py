@@ -1,0 +1,87 @@
+"""Are the entries of `subgraph/known/` still true? Their tests on releases -> the files, and docs/known.md.
+
+    python -m benchmarks.known [tract==0.22.0 …]      without words only the page is written
+
+A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into neither.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from subgraph import known
+from subgraph.known import HOME, Entry
+from subgraph.results.sweep import SweepOutcome
+from subgraph.runtime.candidate import Candidate, parse
+from subgraph.sweep.sweep import BAD, open_sweep
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "known.md"
+MARK = "<!-- the tables are written by `python -m benchmarks.known` -->"
+
+
+def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with what their tests say of this release."""
+    tests = sorted({test for entry in entries for test in entry.tests})
+    with tempfile.TemporaryDirectory() as folder, open_sweep([candidate], Path(folder), only=tests) as sweep:
+        version = sweep.candidates[0].about.version
+        outcomes = {row.test.name: row.results[0].outcome for row in sweep.rows()}
+    date = datetime.now(UTC).date().isoformat()
+    ends = [Counter(outcomes[t] for t in entry.tests if t in outcomes) for entry in entries]
+    return [_with(entry, version, end, date) for entry, end in zip(entries, ends, strict=True)]
+
+
+def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) -> Entry:
+    wrong, right = ({*releases} - {version} for releases in (entry.wrong, entry.right))
+    if any(outcome in BAD for outcome in ends):
+        wrong.add(version)
+    elif ends and set(ends) == {SweepOutcome.RIGHT}:
+        right.add(version)
+    return replace(entry, wrong=sorted(wrong, key=_numbers), right=sorted(right, key=_numbers), date=date)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", version)]
+
+
+def table(entries: Sequence[Entry]) -> str:
+    lines = ["| entry | nodes | what | wrong in | right in | tried |", "|---|---|---|---|---|---|"]
+    for e in entries:
+        when = ", ".join(f"{key}={value}" for key, value in e.when.items())
+        nodes = f"{e.operator}{f', {when}' if when else ''}"
+        cells = [f"`{e.path}`", nodes, f"{e.says}: {e.off}", ", ".join(e.wrong), ", ".join(e.right), e.date]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def write_page() -> None:
+    """The tables of docs/known.md, one per runtime."""
+    every = known.entries()
+    head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    parts = [f"{head}{MARK}"]
+    for runtime in dict.fromkeys(e.runtime for e in every):
+        own = [e for e in every if e.runtime == runtime]
+        parts.append(f"## {runtime}: {len(own)}\n\n{table(own)}")
+    PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def main(specs: Sequence[str]) -> int:
+    for spec in specs:
+        candidate = replace(parse(spec), timeout=30.0)
+        entries = known.entries(runtime=candidate.backend)
+        for entry in tried(candidate, entries):
+            (HOME / f"{entry.path}.toml").write_text(known.render(entry), encoding="utf-8")
+        print(f"{spec}: {len(entries)} entries tried")
+    write_page()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,168 @@
+"""`subcut known`: what runtimes are known to compute wrongly -> a list, one entry, or its tests run here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from subgraph import known as entries_of
+from subgraph import project
+from subgraph.commands import Result, log, options
+from subgraph.commands.options import Text, option
+from subgraph.commands.resolve import Asked
+from subgraph.documents import to_json
+from subgraph.errors import UnknownName, UsageError
+from subgraph.known import Entry
+from subgraph.text import aligned, clean, count, nearest, shorten
+
+if TYPE_CHECKING:
+    from subgraph.graph.graph import Graph
+    from subgraph.project import Project
+    from subgraph.runtime.candidate import Candidate
+    from subgraph.sweep.sweep import SweepRow
+
+MAX_HINTS = 3  # nodes that are named before a search
+MAX_SAYS = 90  # characters of a line
+
+
+@options.with_option_groups()
+def known(
+    *,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An entry; tract/NAME where several runtimes have one.")
+    ] = None,
+    runtime: Annotated[Text, option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …")] = None,
+    operator: Annotated[Text, option("--operator", "NAME", "Only entries of this operator.")] = None,
+    try_it: Annotated[
+        bool, option("--try", None, "Run the tests of the entry, or of all of the runtime's, here.")
+    ] = False,
+    candidate: options.CandidateSpec = None,
+    result: options.ResultOptions,
+) -> Result:
+    """List what runtimes are known to compute wrong.
+
+    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and types: a hint. `subcut lint MODEL -c SPEC` holds a model against
+    the entries of a runtime.
+
+    Examples:
+      subcut known --runtime tract --operator MaxPool
+      subcut known --try -c tract
+
+    Exit code 0: listed, or nothing is wrong here; 1: something is.
+    """
+    asked = Asked(project.load(), result=result)
+    every = entries_of.entries(folders_of(asked.settings))
+    chosen = [entries_of.find(name, every)] if name else _chosen(every, runtime, operator)
+    if not try_it:
+        if candidate:
+            raise UsageError("-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries")
+        document = {"schema": "subcut.known/1", "exit_code": 0, "entries": [to_json(e) for e in chosen]}
+        return Result(document, _page(chosen[0]) if name else _list(chosen))
+    if not candidate:
+        raise UsageError("--try on which candidate?", f"-c {chosen[0].runtime}")
+    return _tried(asked, asked.candidate(candidate), chosen)
+
+
+def folders_of(settings: Project) -> list[Path]:
+    """The user's own folders with entries; those of a project file are relative to it."""
+    base = settings.file.parent if settings.file else Path()
+    return [base / word for word in settings.get("known", default=[])]
+
+
+def release_of(candidate: Candidate) -> str:
+    """The release of the runtime that a candidate runs; "" where that is not known without starting it."""
+    from subgraph.environments import releases
+
+    try:
+        return candidate.release or releases.beside(candidate.backend)
+    except UsageError:
+        return ""
+
+
+def log_known(graph: Graph, candidate: Candidate) -> list[int]:
+    """The nodes like those that the candidate's runtime is known to compute wrongly; the first ones are logged."""
+    from subgraph.inspection.lint import LintContext, run_rules
+
+    context = LintContext(
+        graph,
+        runtime=entries_of.runtime_of(candidate.backend),
+        release=release_of(candidate),
+        known=folders_of(project.load()),
+    )
+    nodes = [(issue.node, issue.reason) for issue in run_rules(context, ["known"]) if issue.node]
+    for node, reason in nodes[:MAX_HINTS]:
+        log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
+    return [node.top for node, _ in nodes if node.top is not None]
+
+
+def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -> list[Entry]:
+    """
+    Raises:
+        UnknownName: no entry is of that runtime, or of that operator.
+    """
+    for word, names in ((runtime, {e.runtime for e in every}), (operator, {e.operator for e in every})):
+        if word and word not in names:
+            raise UnknownName(f"no entries of '{clean(word)}'", nearest=nearest(word, sorted(names)))
+    return [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
+
+
+def _list(chosen: Sequence[Entry]) -> str:
+    lines = aligned([(e.runtime, e.name, e.operator, shorten(clean(e.says), MAX_SAYS)) for e in chosen])
+    runtimes = Counter(e.runtime for e in chosen)
+    return "\n".join([*lines, f"{len(chosen)} known: {', '.join(f'{n} of {name}' for name, n in runtimes.items())}"])
+
+
+def _page(entry: Entry) -> str:
+    when = [f"{key}={value}" for key, value in entry.when.items()]
+    rows = [
+        ("nodes", ", ".join([entry.operator, *when])),
+        ("releases", entry.releases("")),
+        ("how far", entry.off),
+        ("cure", entry.cure),
+        ("thread", entry.thread),
+        ("tests", f"{count(len(entry.tests), 'test')} of the onnx package: {', '.join(entry.tests)}"),
+        ("tried", entry.date),
+        ("here", f"subcut known {entry.path} --try -c {entry.runtime}"),
+    ]
+    head = f"{entry.runtime}: {entry.operator} {entry.says}"
+    return "\n".join([clean(head), *aligned([("", word, clean(text)) for word, text in rows if text])])
+
+
+def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Result:
+    """Run the tests of entries of the candidate's runtime on it."""
+    from subgraph.sweep.sweep import open_sweep
+
+    runtime = entries_of.runtime_of(candidate.backend)
+    own = [e for e in chosen if e.runtime == runtime]
+    if not own:
+        raise UsageError(f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime")
+    tests = sorted({test for entry in own for test in entry.tests})
+    with open_sweep([candidate], asked.output, only=tests, stored=asked.stored) as sweep:
+        version = sweep.candidates[0].about.version
+        rows = {row.test.name: row for row in sweep.rows()}
+    states = {entry.name: _state(entry, rows) for entry in own}
+    wrong = sum(word == "wrong" for word, _ in states.values())
+    lines = aligned([(word, entry.name, said) for entry in own for word, said in [states[entry.name]]])
+    total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {version}, which runs here"
+    document = {
+        "schema": "subcut.known/1",
+        "exit_code": int(wrong > 0),
+        "version": version,
+        "entries": [{**to_json(e), "here": states[e.name][0]} for e in own],
+    }
+    return Result(document, "\n".join([*map(clean, lines), total]), int(wrong > 0))
+
+
+def _state(entry: Entry, rows: dict[str, SweepRow]) -> tuple[str, str]:
+    """("wrong", "right" or "not known", how its tests ended)."""
+    from subgraph.sweep.sweep import BAD
+
+    ends = Counter(rows[test].results[0].outcome for test in entry.tests if test in rows)
+    words = ", ".join(f"{n} {outcome}" for outcome, n in ends.items()) or "this onnx has none of its tests"
+    if any(outcome in BAD for outcome in ends):
+        return "wrong", words
+    return ("right" if ends and set(ends) == {"right"} else "not known"), words

@@ -1,0 +1,151 @@
+"""What runtimes are known to compute wrongly: files `RUNTIME/NAME.toml` that the nodes of a model are held against.
+
+An entry names an operator and what must hold of a node (`when`), the releases that were tried, and the operator tests
+of the onnx package that fail in the wrong ones: it can be run again anywhere. It is a hint, never a verdict.
+
+    says = "with ceil_mode=1 the last window is left out"
+    operator = "MaxPool"
+    tests = ["test_maxpool_2d_ceil"]
+    wrong = ["0.23.9"]
+    right = []
+    off = "FAIL, off by 40 % of the largest value"
+    cure = "ceil_mode=0, and a Pad before it"
+    thread = ""
+    date = "2026-11-28"
+
+    [when]
+    ceil_mode = "1"
+
+`when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
+that default; `type 0` of an input, `input 2` = "constant", "variable" or "none", `outputs` = how many are named. A
+user's own folder has the same form.
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from subgraph.documents import from_json
+from subgraph.errors import InputError, UnknownName
+from subgraph.text import clean, nearest
+
+log = logging.getLogger("subcut")
+
+HOME = Path(__file__).parent
+FACT_KINDS = ("set ", "type ", "input ", "outputs")  # keys of `when` that are no attributes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that a runtime computes wrongly.
+
+    Attributes:
+        name: the file's, without its end. runtime: the backend's, which is the folder's name.
+        says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
+        tests: of the onnx package, that show it. wrong, right: releases in which they were run.
+        when: what must hold of a node, by `facts`. cure: what was seen to help. thread: where people tell of it.
+    """
+
+    operator: str
+    says: str
+    tests: Sequence[str]
+    wrong: Sequence[str]
+    date: str
+    right: Sequence[str] = ()
+    off: str = ""
+    cure: str = ""
+    thread: str = ""
+    when: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    runtime: str = ""
+
+    @property
+    def path(self) -> str:
+        """`tract/lstm-direction-reverse`."""
+        return f"{self.runtime}/{self.name}"
+
+    def fits(self, fact: Callable[[str], str | None]) -> bool:
+        """Does all that must hold? What is not known of a node does not. `fact`: by key, as `when` has them."""
+        return all(fact(key) == value for key, value in self.when.items())
+
+    def releases(self, own: str) -> str:
+        """`wrong in 0.23.9`, and what is known of the user's own release."""
+        tried = f"wrong in {', '.join(self.wrong)}"
+        tried += f", right in {', '.join(self.right)}" if self.right else ""
+        if not own or own in self.wrong:
+            return tried
+        return f"{tried}; {own} was {'right' if own in self.right else 'not tried'}"
+
+
+def entries(folders: Iterable[Path] = (), runtime: str = "*") -> list[Entry]:
+    """The entries of a runtime, or of all: subcut's own, then those of a user's folders.
+
+    One that is broken is left out with a warning.
+    """
+    return [entry for folder in (HOME, *folders) for entry in _read(folder, runtime)]
+
+
+def _read(home: Path, runtime: str) -> Iterator[Entry]:
+    for file in sorted(home.glob(f"{runtime}/*.toml")):
+        try:
+            yield read(file)
+        except InputError as e:
+            log.warning("%s is left out: %s", clean(str(file)), e.what)
+
+
+def read(file: Path) -> Entry:
+    """The entry in a file.
+
+    Raises:
+        InputError: it cannot be read, or says something else than an entry does.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise InputError(f"it cannot be read: {e}") from e
+    known = {f.name for f in fields(Entry)} - {"name", "runtime"}
+    if unknown := sorted(table.keys() - known):
+        raise InputError(f"'{clean(unknown[0])}' is no part of an entry", f"known: {', '.join(sorted(known))}")
+    entry = from_json(Entry, table, "the entry")
+    if not entry.tests or not entry.wrong:
+        raise InputError("it names no test, or no release that is wrong: nothing shows it")
+    return replace(entry, name=file.stem, runtime=file.parent.name)
+
+
+def runtime_of(backend: str) -> str:
+    """The folder of a backend's entries: its name, or that of its Python file."""
+    return Path(backend).stem
+
+
+def find(name: str, among: Sequence[Entry]) -> Entry:
+    """The entry of a name, `NAME` or `RUNTIME/NAME`.
+
+    Raises:
+        UnknownName: there is none, or several runtimes have one; carries the nearest.
+    """
+    found = [e for e in among if name in (e.name, e.path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownName(f"several runtimes have '{clean(name)}'", nearest=[e.path for e in found])
+    raise UnknownName(f"no entry '{clean(name)}'", nearest=nearest(name, [e.name for e in among]))
+
+
+def render(entry: Entry) -> str:
+    """The entry's file."""
+    lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
+             if f.name not in ("name", "runtime", "when") and getattr(entry, f.name)]  # fmt: skip
+    when = [f"{_toml(key)} = {_toml(value)}" for key, value in entry.when.items()]
+    return "\n".join([*lines, *(["", "[when]", *when] if when else [])]) + "\n"
+
+
+def _toml(value: str | Sequence[str]) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if len(value) == 1:
+        return f"[{_toml(value[0])}]"
+    return "[\n" + "".join(f"    {_toml(v)},\n" for v in value) + "]"

@@ -1,0 +1,236 @@
+"""What runtimes are known to compute wrongly: entries, hints, tries, and how entries are made.
+
+Covers `known`, `commands.known`, `inspection.lint.known` and `sweep.as_known`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import ROOT
+from subgraph import known, plugins
+from subgraph.errors import InputError, UnknownName
+from subgraph.graph.graph import load
+from subgraph.inspection.lint import LintContext, run_rules
+from subgraph.sweep.as_known import separated
+from tests.helpers import text_models
+from tests.helpers.run_command import subcut
+
+ENTRIES = known.entries()
+LSTM = """
+g (float[5, 1, 4] x) => (float[5, 1, 1, 3] y) {{
+    [back] y, h, c = LSTM <hidden_size = 3 {}> (x, w, r)
+}}
+"""
+WRONG = '''
+"""onnxruntime, whose Elu is wrong where alpha is set."""
+import onnx
+import onnxruntime
+
+RELEASES = "toy", ""
+
+
+def version():
+    return "7"
+
+
+def load(model, options):
+    wrong = any(a.name == "alpha" for n in onnx.load(model).graph.node for a in n.attribute)
+    session = onnxruntime.InferenceSession(str(model))
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, dict(feeds)))}
+'''
+
+
+def lstm(folder: Path, attribute: str = "") -> Path:
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {
+        name: rng.normal(size=(1, 12, size)).astype(np.float32) for name, size in (("w", 4), ("r", 3))
+    }
+    onnx.save(text_models.model(LSTM.format(attribute), **weights), folder / "lstm.onnx")
+    return folder / "lstm.onnx"
+
+
+def hints(model: Path, runtime: str, folders: list[Path] | None = None) -> list[str]:
+    context = LintContext(load(model), runtime=runtime, known=folders or [])
+    return [f"{issue.node.label if issue.node else ''}: {issue.reason}" for issue in run_rules(context, ["known"])]
+
+
+# ---------------------------------------------------------------------------------------------------- entries
+
+
+def test_there_are_entries_and_each_says_what_it_must() -> None:
+    assert len(ENTRIES) >= 110
+    assert len({e.path for e in ENTRIES}) == len(ENTRIES)
+    for entry in ENTRIES:
+        assert entry.runtime in plugins.names("backends"), entry.path
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry.date), entry.path
+        assert entry.off and entry.says[0].islower() and not entry.says.endswith("."), entry.path
+        assert onnx.defs.has(entry.operator), entry.path
+        assert not {*entry.wrong} & {*entry.right}, entry.path
+
+
+def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
+    for entry in ENTRIES:
+        file = tmp_path / entry.runtime / f"{entry.name}.toml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(known.render(entry), encoding="utf-8")
+        assert known.read(file) == entry
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("says = ", "cannot be read"),
+        ('operator = "Relu"\ncolour = "red"\n', "'colour' is no part of an entry"),
+        ('operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n', "names no test"),
+        ('operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n', "operator"),
+    ],
+)
+def test_a_broken_entry_is_named_and_left_out(
+    text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "bad.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=why):
+        known.read(tmp_path / "toy" / "bad.toml")
+    assert known.entries([tmp_path], "toy") == []
+    assert "bad.toml is left out" in caplog.text
+
+
+def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
+    assert known.find("tract/lstm-direction-reverse", ENTRIES).runtime == "tract"
+    with pytest.raises(UnknownName, match="several runtimes have 'lstm-direction-reverse'"):
+        known.find("lstm-direction-reverse", ENTRIES)
+    with pytest.raises(UnknownName, match="no entry 'lstm-directon-reverse'"):
+        known.find("lstm-directon-reverse", ENTRIES)
+
+
+# ---------------------------------------------------------------------------------------------------- hints
+
+
+def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
+    model = lstm(tmp_path, ', direction = "reverse"')
+    (hint,) = hints(model, "tract")
+    assert hint == "back: with direction=reverse gives other values: known of tract, wrong in 0.23.9"
+    assert hints(model, "ort") == [] and hints(lstm(tmp_path), "tract") == []
+    lstm(tmp_path, ', direction = "reverse"')
+    done = subcut("lint", "lstm.onnx", "-c", "tract==0.22.0", "--only", "known", cwd=tmp_path)
+    assert "wrong in 0.23.9; 0.22.0 was not tried" in done.out
+    assert "`subcut known tract/lstm-direction-reverse --try -c tract` runs its tests here" in done.out
+    assert done.code == 0, "a hint is no warning"
+
+
+def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
+    pytest.importorskip("tract", reason="tract is missing")
+    lstm(tmp_path, ', direction = "reverse"')
+    done = subcut("bisect", "lstm.onnx", "-c", "tract", cwd=tmp_path)
+    before, _, after = done.err.partition("perhaps back (LSTM) with direction=reverse gives other values")
+    assert after and "whole model" not in before
+    assert (done.code, "wrong: 1 of 1 node: back (LSTM)" in done.out) == (1, True), done.out
+
+
+def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -> None:
+    """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests and in no model."""
+    net = "g (float[1, 2, 3] x{}) => (float[1, 2, 3] y) {{ [bn] y = BatchNormalization (x, s, b, m, v) }}"
+    values: dict[str, Any] = {n: np.ones(2, np.float32) for n in "sbmv"}
+    onnx.save(text_models.model(net.format(""), **values), tmp_path / "weights.onnx")
+    fed = "".join(f", float[2] {n}" for n in "sbmv")
+    onnx.save(text_models.model(net.format(fed)), tmp_path / "fed.onnx")
+    assert hints(tmp_path / "weights.onnx", "mnn") == []
+    assert [h.split(":")[0] for h in hints(tmp_path / "fed.onnx", "mnn")] == ["bn"]
+
+
+def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
+    (tmp_path / "own" / "tract").mkdir(parents=True)
+    entry = known.Entry("LSTM", "forgets its state", ["test_lstm_defaults"], ["1.0"], "2026-01-01", cure="unroll it")
+    (tmp_path / "own" / "tract" / "forgets.toml").write_text(known.render(entry), encoding="utf-8")
+    lstm(tmp_path)
+    (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
+    done = subcut("lint", "lstm.onnx", "-c", "tract", "--only", "known", cwd=tmp_path)
+    assert "back (LSTM): forgets its state: known of tract, wrong in 1.0" in done.out
+    assert "fix: unroll it; `subcut known tract/forgets" in done.out
+    assert "forgets its state" in subcut("known", "forgets", cwd=tmp_path).out
+
+
+def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> None:
+    """50 ms for 3,000 nodes is asked for; ten times that is a fault of complexity."""
+    nodes = "".join(f"t{k + 1} = Relu (t{k}) " for k in range(3000))
+    onnx.save(text_models.model(f"g (float[4] t0) => (float[4] t3000) {{ {nodes} }}"), tmp_path / "m.onnx")
+    context = LintContext(load(tmp_path / "m.onnx"), runtime="mnn")
+    assert len(context.all_nodes) == 3000
+    begin = time.process_time()
+    assert list(run_rules(context, ["known"])) == []
+    assert time.process_time() - begin < 0.5
+
+
+# ---------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_list_and_one_entry(tmp_path: Path) -> None:
+    done = subcut("known", "--runtime", "tract", "--operator", "LSTM", cwd=tmp_path)
+    assert done.out.splitlines()[-1] == "1 known: 1 of tract"
+    page = subcut("known", "tract/lstm-direction-reverse", cwd=tmp_path).out
+    for said in ("tract: LSTM with direction=reverse gives other values", "test_lstm_reverse", "wrong in 0.23.9"):
+        assert said in page
+    assert len(subcut("known", "--json", cwd=tmp_path).document["entries"]) == len(ENTRIES)
+    for asked, says in [
+        ("--runtime tracte", "no entries of 'tracte'"),
+        ("nothing-like-it", "no entry 'nothing-like-it'"),
+        ("--try", "--try on which candidate?"),
+        ("-c tract", "-c goes with --try"),
+        ("--try -c ort tract/lstm-direction-reverse", "no entry asked for is of ort"),
+    ]:
+        wrong = subcut("known", *asked.split(), cwd=tmp_path)
+        assert (wrong.code, says in wrong.err) == (2, True), f"{asked}: {wrong.out}{wrong.err}"
+
+
+@pytest.mark.slow
+def test_what_a_candidate_gets_wrong_becomes_entries_that_can_be_tried(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(WRONG, encoding="utf-8")
+    done = subcut("sweep", "-c", "toy.py", "--only", "Elu", "--as-known", "own", cwd=tmp_path)
+    assert done.code == 1, done.err
+    (file,) = (tmp_path / "own").rglob("*.toml")
+    entry = known.read(file)
+    assert (entry.operator, dict(entry.when), entry.wrong) == ("Elu", {"set alpha": "yes"}, ("7",)), entry
+    assert entry.tests == ("test_elu", "test_elu_example")
+
+
+@pytest.mark.slow
+def test_entries_are_still_true_of_the_release_that_is_here(tmp_path: Path) -> None:
+    tract = pytest.importorskip("tract", reason="tract is missing")
+    done = subcut("known", "--try", "--runtime", "tract", "-c", "tract", "--json", cwd=tmp_path)
+    assert done.document["version"] == tract.version()
+    for entry in done.document["entries"]:
+        assert (entry["here"] == "wrong") == (tract.version() in entry["wrong"]), entry
+
+
+# ---------------------------------------------------------------------------------------------------- how they are made
+
+FACTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("01"), max_size=4)
+
+
+@given(st.dictionaries(st.text("xyz", min_size=1, max_size=3), FACTS, max_size=5), st.lists(FACTS, max_size=5))
+def test_a_condition_holds_of_its_tests_and_of_no_right_one(
+    wrong: dict[str, dict[str, str]], right: list[dict[str, str]]
+) -> None:
+    groups, left = separated(wrong, right)
+    assert sorted([*left, *(name for _, names in groups for name in names)]) == sorted(wrong)
+    for when, names in groups:
+        assert all(when.items() <= wrong[name].items() for name in names)
+        assert not any(when.items() <= own.items() for own in right)
+
+
+def test_the_page_names_each_entry() -> None:
+    page = (ROOT / "docs" / "known.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)` \|", page, re.MULTILINE)
+    assert rows == [e.path for e in ENTRIES], "python -m benchmarks.known writes it"
