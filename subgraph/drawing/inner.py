@@ -6,6 +6,7 @@ below the other. Its nodes are numbered on from those around it, and its names b
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,16 +41,29 @@ class Inner:
         number = node_of(key)
         return f"{self.prefix}{key}" if number is None else f"#{self.first + number}"
 
-    def inner(self, keys: Iterable[str]) -> frozenset[str]:
-        """Those of the keys around that are inside, as the body itself calls them."""
-        found = set()
-        for key in keys:
-            number = node_of(key)
-            if number is not None and self.first <= number < self.first + self.size:
-                found.add(f"#{number - self.first}")
-            elif number is None and key.startswith(self.prefix):
-                found.add(key[len(self.prefix) :])
-        return frozenset(found)
+
+def shared_out(keys: Iterable[str], bodies: Sequence[Inner]) -> tuple[set[str], dict[str, frozenset[str]]]:
+    """Keys of the drawing around, and by the prefix of each body those inside, as it calls them.
+
+    `bodies`: ascending by `first`. Linear in the keys.
+    """
+    firsts, by_prefix = [body.first for body in bodies], {body.prefix: body for body in bodies}
+    own: set[str] = set()
+    inside: dict[str, set[str]] = {}
+    for key in keys:
+        number, body = node_of(key), None
+        if number is not None:
+            place = bisect_right(firsts, number) - 1
+            body = bodies[place] if place >= 0 and number < firsts[place] + bodies[place].size else None
+        else:
+            ends = (k + 1 for k, letter in enumerate(key) if letter == "/")
+            body = next((by_prefix[key[:end]] for end in ends if key[:end] in by_prefix), None)
+        if body is None:
+            own.add(key)
+        else:
+            name = key[len(body.prefix) :] if number is None else f"#{number - body.first}"
+            inside.setdefault(body.prefix, set()).add(name)
+    return own, {prefix: frozenset(found) for prefix, found in inside.items()}
 
 
 def node_of(key: str) -> int | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from subgraph.drawing.families import kind_of
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.inner import Inner, framed
+from subgraph.drawing.inner import Inner, framed, node_of, shared_out
 from subgraph.drawing.level import (
     HEADER,
     NAME,
@@ -186,10 +186,9 @@ class Drawer:
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
         groups, begin = self.tree.groups, self.tree.numbers[top]
-        nodes = {n for n in self._inner if f"#{n}" in open_groups}
-        insides = [b for row in self.bodies.values() for b in row]
-        within = {b.outer(k) for b in insides for k in b.inner(open_groups)} | {f"#{n}" for n in self._inner}
-        numbers = {self.tree.numbers[key] for key in open_groups if key not in within}
+        own, inside_of = shared_out(open_groups, [body for row in self.bodies.values() for body in row])
+        nodes = {n for key in own if (n := node_of(key)) in self._inner}
+        numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
         seen = [begin]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
@@ -199,8 +198,8 @@ class Drawer:
         for number in reversed(seen):
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
             for node in nodes.intersection(groups[number].members):
-                levels[node], drawn[node] = self._opened(node, open_groups, room, tall)
-                inner[node] = frozenset((node, key) for b in self.bodies[node] for key in b.inner(open_groups))
+                levels[node], drawn[node] = self._opened(node, inside_of, room, tall)
+                inner[node] = frozenset((b.prefix, inside_of.get(b.prefix)) for b in self.bodies[node])
             inside = [m for m in groups[number].members if m in levels]
             inner[number] = frozenset[object](inside).union(*(inner[m] for m in inside))
             kept = (number, inner[number], room, tall)
@@ -212,10 +211,12 @@ class Drawer:
             levels[number] = self._kept[kept]
         return self._assembled(begin, levels, drawn, tall)
 
-    def _opened(self, node: int, keys: Collection[str], room: float, tall: bool) -> tuple[Level, list[Layout]]:
+    def _opened(
+        self, node: int, keys: Mapping[str, frozenset[str]], room: float, tall: bool
+    ) -> tuple[Level, list[Layout]]:
         """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
         inside, network = self._inner[node], self.network
-        pictures = [drawer.layout(body.inner(keys), room - 2 * PAD, tall=tall) for body, drawer in inside]
+        pictures = [drawer.layout(keys.get(body.prefix, ()), room - 2 * PAD, tall=tall) for body, drawer in inside]
         sizes, words = [(p.width, p.height) for p in pictures], [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
         at, frames = framed(sizes, words, tensors, self._title(node), room)
