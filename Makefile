@@ -163,7 +163,7 @@ gpu: .venv-bench/.locked ## an NVIDIA GPU by CUDA: cut, compare, bisect, blame, 
 	.venv-bench/bin/python -m benchmarks.gpu $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
 known: $(STAMP) ## run the entries of `subcut known` on the releases that are here, and write docs/known.md anew (ten minutes)
-	$(BIN)/python -m benchmarks.known tract opencv openvino:precision=f32 mnn
+	$(BIN)/python -m benchmarks.known tract opencv openvino:precision=f32 mnn qnn-htp
 
 producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)
 	$(BIN)/python -m benchmarks.producers

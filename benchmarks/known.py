@@ -75,7 +75,7 @@ def write_page() -> None:
 def main(specs: Sequence[str]) -> int:
     for spec in specs:
         candidate = replace(parse(spec), timeout=30.0)
-        entries = known.entries(runtime=candidate.backend)
+        entries = known.entries(runtime=known.runtime_of(candidate.backend, candidate.device))
         for entry in tried(candidate, entries):
             (HOME / f"{entry.path}.toml").write_text(known.render(entry), encoding="utf-8")
         print(f"{spec}: {len(entries)} entries tried")

@@ -45,8 +45,8 @@ def known(
 ) -> Result:
     """List what runtimes are known to compute wrong.
 
-    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and types: a hint. `subcut lint MODEL -c SPEC` holds a model against
-    the entries of a runtime.
+    NAME shows an entry, --try runs its tests here. An entry fits nodes by operator, attributes and types: a hint.
+    `subcut lint MODEL -c SPEC` holds a model against the entries of a runtime.
 
     Examples:
       subcut known --runtime tract --operator MaxPool
@@ -77,8 +77,10 @@ def release_of(candidate: Candidate) -> str:
     """The release of the runtime that a candidate runs; "" where that is not known without starting it."""
     from subgraph.environments import releases
 
+    if candidate.release or candidate.package or candidate.python:
+        return candidate.release
     try:
-        return candidate.release or releases.beside(candidate.backend)
+        return releases.beside(candidate.backend)
     except UsageError:
         return ""
 
@@ -89,7 +91,7 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
 
     context = LintContext(
         graph,
-        runtime=entries_of.runtime_of(candidate.backend),
+        runtime=entries_of.runtime_of(candidate.backend, candidate.device),
         release=release_of(candidate),
         known=folders_of(project.load()),
     )
@@ -136,7 +138,7 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     """Run the tests of entries of the candidate's runtime on it."""
     from subgraph.sweep.sweep import open_sweep
 
-    runtime = entries_of.runtime_of(candidate.backend)
+    runtime = entries_of.runtime_of(candidate.backend, candidate.device)
     own = [e for e in chosen if e.runtime == runtime]
     if not own:
         raise UsageError(f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime")

@@ -111,7 +111,10 @@ def _of_runtime(context: LintContext, candidate: Candidate, settings: Project) -
     from subgraph.known import runtime_of
 
     return replace(
-        context, runtime=runtime_of(candidate.backend), release=release_of(candidate), known=folders_of(settings)
+        context,
+        runtime=runtime_of(candidate.backend, candidate.device),
+        release=release_of(candidate),
+        known=folders_of(settings),
     )
 
 

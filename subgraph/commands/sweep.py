@@ -110,7 +110,7 @@ def _write_known(sweep: Sweep, rows: Sequence[SweepRow], folder: Path) -> None:
 
     for k, runtime in enumerate(sweep.candidates):
         found, unlike = as_known.entries(sweep, rows, k, datetime.now(UTC).date().isoformat())
-        files = as_known.write(found, runtime_of(runtime.candidate.backend), folder)
+        files = as_known.write(found, runtime_of(runtime.candidate.backend, runtime.candidate.device), folder)
         name = clean(runtime.candidate.name)
         log.info("%s: %s written to %s", name, count(len(files), "file"), clean(str(folder)))
         if unlike:

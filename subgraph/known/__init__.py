@@ -44,7 +44,7 @@ class Entry:
     """One thing that a runtime computes wrongly.
 
     Attributes:
-        name: the file's, without its end. runtime: the backend's, which is the folder's name.
+        name: the file's, without its end. runtime: the backend's or the device's, which is the folder's name.
         says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
         tests: of the onnx package, that show it. wrong, right: releases in which they were run.
         when: what must hold of a node, by `facts`. cure: what was seen to help. thread: where people tell of it.
@@ -116,9 +116,9 @@ def read(file: Path) -> Entry:
     return replace(entry, name=file.stem, runtime=file.parent.name)
 
 
-def runtime_of(backend: str) -> str:
-    """The folder of a backend's entries: its name, or that of its Python file."""
-    return Path(backend).stem
+def runtime_of(backend: str, device: str = "") -> str:
+    """The folder of a candidate's entries: the name of its device, of its backend, or of that one's Python file."""
+    return device or Path(backend).stem
 
 
 def find(name: str, among: Sequence[Entry]) -> Entry:

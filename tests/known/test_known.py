@@ -21,6 +21,7 @@ from subgraph import known, plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import load
 from subgraph.inspection.lint import LintContext, run_rules
+from subgraph.runtime import devices
 from subgraph.sweep.as_known import separated
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
@@ -72,7 +73,7 @@ def test_there_are_entries_and_each_says_what_it_must() -> None:
     assert len(ENTRIES) >= 110
     assert len({e.path for e in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert entry.runtime in plugins.names("backends"), entry.path
+        assert entry.runtime in (*plugins.names("backends"), *devices.names()), entry.path
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry.date), entry.path
         assert entry.off and entry.says[0].islower() and not entry.says.endswith("."), entry.path
         assert onnx.defs.has(entry.operator), entry.path
