@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +17,13 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.known import Entry
-from subgraph.text import aligned, clean, count, nearest, shorten
+from subgraph.text import aligned, clean, nearest, shorten
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.project import Project
+    from subgraph.results.sweep import SweepOutcome
     from subgraph.runtime.candidate import Candidate
-    from subgraph.sweep.sweep import SweepRow
 
 MAX_HINTS = 3  # nodes that are named before a search
 MAX_SAYS = 90  # characters of a line
@@ -126,16 +126,19 @@ def _page(entry: Entry) -> str:
         ("how far", entry.off),
         ("cure", entry.cure),
         ("thread", entry.thread),
-        ("tests", f"{count(len(entry.tests), 'test')} of the onnx package: {', '.join(entry.tests)}"),
+        ("tests", ", ".join(entry.tests)),
+        ("case", "a model of its own, below" if entry.case else ""),
         ("tried", entry.date),
         ("here", f"subcut known {entry.path} --try -c {entry.runtime}"),
     ]
     head = f"{entry.runtime}: {entry.operator} {entry.says}"
-    return "\n".join([clean(head), *aligned([("", word, clean(text)) for word, text in rows if text])])
+    model = map(clean, entry.case.model.splitlines()) if entry.case else ()
+    return "\n".join([clean(head), *aligned([("", word, clean(text)) for word, text in rows if text]), *model])
 
 
 def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Result:
-    """Run the tests of entries of the candidate's runtime on it."""
+    """Run the tests and cases of entries of the candidate's runtime on it."""
+    from subgraph.sweep import known_case
     from subgraph.sweep.sweep import open_sweep
 
     runtime = entries_of.runtime_of(candidate.backend, candidate.device)
@@ -145,8 +148,12 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     tests = sorted({test for entry in own for test in entry.tests})
     with open_sweep([candidate], asked.output, only=tests, stored=asked.stored) as sweep:
         version = sweep.candidates[0].about.version
-        rows = {row.test.name: row for row in sweep.rows()}
-    states = {entry.name: _state(entry, rows) for entry in own}
+        ended = {row.test.name: row.results[0].outcome for row in (sweep.rows() if tests else ())}
+        for entry in own:
+            if entry.case:
+                example = known_case.example_of(entry, entry.case, sweep.scratch / entry.path)
+                ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
+    states = {entry.name: _state(entry, ended) for entry in own}
     wrong = sum(word == "wrong" for word, _ in states.values())
     lines = aligned([(word, entry.name, said) for entry in own for word, said in [states[entry.name]]])
     total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {version}, which runs here"
@@ -159,11 +166,11 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     return Result(document, "\n".join([*map(clean, lines), total]), int(wrong > 0))
 
 
-def _state(entry: Entry, rows: dict[str, SweepRow]) -> tuple[str, str]:
-    """("wrong", "right" or "not known", how its tests ended)."""
+def _state(entry: Entry, ended: Mapping[str, SweepOutcome]) -> tuple[str, str]:
+    """("wrong", "right" or "not known", how its tests ended). `ended`: by test, or by the path of an entry."""
     from subgraph.sweep.sweep import BAD
 
-    ends = Counter(rows[test].results[0].outcome for test in entry.tests if test in rows)
+    ends = Counter(ended[name] for name in (*entry.tests, entry.path) if name in ended)
     words = ", ".join(f"{n} {outcome}" for outcome, n in ends.items()) or "this onnx has none of its tests"
     if any(outcome in BAD for outcome in ends):
         return "wrong", words

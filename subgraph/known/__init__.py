@@ -16,9 +16,13 @@ of the onnx package that fail in the wrong ones: it can be run again anywhere. I
     [when]
     ceil_mode = "1"
 
+Where no such test shows it, `[case]` has a model in onnx's text form, `model`, fed with values from `low` to `high`,
+and judged by onnx's own evaluator; nothing of an entry is code.
+
 `when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
-that default; `type 0` of an input, `input 2` = "constant", "variable" or "none", `outputs` = how many are named. A
-user's own folder has the same form.
+that default; `type 0` and `rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator
+that makes it, `outputs` = how many are named, `opset below 13` = "yes". `values` says what of the values shows it: no
+node is known to have them, so such an entry is listed, and no hint. A user's own folder has the same form.
 """
 
 from __future__ import annotations
@@ -36,7 +40,25 @@ from subgraph.text import clean, nearest
 log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
-FACT_KINDS = ("set ", "type ", "input ", "outputs")  # keys of `when` that are no attributes
+FACT_KINDS = (
+    "set ",
+    "type ",
+    "rank ",
+    "input ",
+    "maker ",
+    "outputs",
+    "opset ",
+)  # keys of `when` that are no attributes
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in onnx's text form, and between which values its inputs are drawn."""
+
+    model: str
+    low: float = -1.0
+    high: float = 1.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,20 +68,21 @@ class Entry:
     Attributes:
         name: the file's, without its end. runtime: the backend's or the device's, which is the folder's name.
         says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
-        tests: of the onnx package, that show it. wrong, right: releases in which they were run.
+        tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in which they were run.
         when: what must hold of a node, by `facts`. cure: what was seen to help. thread: where people tell of it.
     """
 
     operator: str
     says: str
-    tests: Sequence[str]
     wrong: Sequence[str]
     date: str
+    tests: Sequence[str] = ()
     right: Sequence[str] = ()
     off: str = ""
     cure: str = ""
     thread: str = ""
     when: Mapping[str, str] = field(default_factory=dict)
+    case: Case | None = None
     name: str = ""
     runtime: str = ""
 
@@ -111,8 +134,8 @@ def read(file: Path) -> Entry:
     if unknown := sorted(table.keys() - known):
         raise InputError(f"'{clean(unknown[0])}' is no part of an entry", f"known: {', '.join(sorted(known))}")
     entry = from_json(Entry, table, "the entry")
-    if not entry.tests or not entry.wrong:
-        raise InputError("it names no test, or no release that is wrong: nothing shows it")
+    if not (entry.tests or entry.case) or not entry.wrong:
+        raise InputError("it names no test and has no case, or no release is wrong: nothing shows it")
     return replace(entry, name=file.stem, runtime=file.parent.name)
 
 
@@ -138,7 +161,10 @@ def find(name: str, among: Sequence[Entry]) -> Entry:
 def render(entry: Entry) -> str:
     """The entry's file."""
     lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
-             if f.name not in ("name", "runtime", "when") and getattr(entry, f.name)]  # fmt: skip
+             if f.name not in ("name", "runtime", "when", "case") and getattr(entry, f.name)]  # fmt: skip
+    if (case := entry.case) is not None:
+        numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
+        lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
     when = [f"{_toml(key)} = {_toml(value)}" for key, value in entry.when.items()]
     return "\n".join([*lines, *(["", "[when]", *when] if when else [])]) + "\n"
 

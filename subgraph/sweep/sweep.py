@@ -117,18 +117,27 @@ class Sweep:
     def _run(self, runtime: Runtime, test: OperatorTest) -> tuple[ReferenceResult, SweepResult]:
         with self.example(test) as example:
             reference = self.expected.reference_result(example)
-            try:
-                result = self._result(runtime, example, fresh=False)
-                if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
-                    result = _settled(result, self._result(runtime, example, fresh=True))
-            except WorkerDied:
-                raise
-            except BackendError as e:
-                if not runtime.used:
-                    raise
-                result = SweepResult(SweepOutcome.UNRESOLVED, Verdict(Status.UNRESOLVED, why=e.what))
+            result = self.result(runtime, example)
         log.debug("%s on %s: %s   %s", test.name, runtime.candidate.name, result.outcome, result.verdict.why)
         return reference, result
+
+    def result(self, runtime: Runtime, example: Example) -> SweepResult:
+        """How a runtime ends on an example; what is wrong or crashes is run again in a fresh process.
+
+        Raises:
+            BackendError: the runtime cannot be used at all. WorkerDied: no process of it starts any more.
+        """
+        try:
+            result = self._result(runtime, example, fresh=False)
+            if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
+                result = _settled(result, self._result(runtime, example, fresh=True))
+        except WorkerDied:
+            raise
+        except BackendError as e:
+            if not runtime.used:
+                raise
+            return SweepResult(SweepOutcome.UNRESOLVED, Verdict(Status.UNRESOLVED, why=e.what))
+        return result
 
     def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
         verdict, judged_by = self.expected.verdict(example, runtime.run(example, fresh=fresh), runtime.precision)

@@ -1,6 +1,6 @@
 """What runtimes are known to compute wrongly: entries, hints, tries, and how entries are made.
 
-Covers `known`, `commands.known`, `inspection.lint.known` and `sweep.as_known`.
+Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.as_known` and `sweep.known_case`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import load
 from subgraph.inspection.lint import LintContext, run_rules
 from subgraph.runtime import devices
+from subgraph.sweep import known_case
 from subgraph.sweep.as_known import separated
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
@@ -77,6 +78,7 @@ def test_there_are_entries_and_each_says_what_it_must() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry.date), entry.path
         assert entry.off and entry.says[0].islower() and not entry.says.endswith("."), entry.path
         assert onnx.defs.has(entry.operator), entry.path
+        assert bool(entry.tests) != bool(entry.case), entry.path
         assert not {*entry.wrong} & {*entry.right}, entry.path
 
 
@@ -93,7 +95,10 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
     [
         ("says = ", "cannot be read"),
         ('operator = "Relu"\ncolour = "red"\n', "'colour' is no part of an entry"),
-        ('operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n', "names no test"),
+        (
+            'operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n',
+            "names no test and has no case",
+        ),
         ('operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n', "operator"),
     ],
 )
@@ -151,9 +156,46 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
     assert [h.split(":")[0] for h in hints(tmp_path / "fed.onnx", "mnn")] == ["bn"]
 
 
+def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path: Path) -> None:
+    body = "p = Pad (x, w) [pool] y = MaxPool<kernel_shape=[3, 3]> (p)"
+    net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
+    weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    onnx.save(text_models.model(net, **weights), tmp_path / "m.onnx")
+    (hint,) = hints(tmp_path / "m.onnx", "ort")
+    assert hint.startswith("pool: behind a Pad of zeros gives other values")
+    (tmp_path / "own" / "toy").mkdir(parents=True)
+    entry = known.Entry("MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"])
+    (tmp_path / "own" / "toy" / "slow.toml").write_text(known.render(entry), encoding="utf-8")
+    for release, found in (("1", 1), ("2", 0), ("3", 1)):
+        context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"])
+        assert len(list(run_rules(context, ["known"]))) == found
+
+
+def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
+    onnx.save(text_models.model("g (float[4] x) => (float[4] y) { y = Tanh (x) }"), tmp_path / "m.onnx")
+    assert hints(tmp_path / "m.onnx", "opencv") == []
+    assert "opencv: Tanh of large values gives NaN" in subcut("known", "tanh-large", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
+def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(entry: known.Entry, tmp_path: Path) -> None:
+    assert entry.case
+    example = known_case.example_of(entry, entry.case, tmp_path / "case")
+    assert all(np.isfinite(record.array()).all() for record in example.outputs)
+    fitting = [hint for hint in hints(example.model, entry.runtime) if entry.says in hint]
+    assert bool(fitting) != ("values" in entry.when)
+
+
+def test_a_case_that_does_not_run_is_a_clear_error(tmp_path: Path) -> None:
+    case = known.Case("g (float[1] x) => { }")
+    entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="bad", runtime="toy")
+    with pytest.raises(InputError, match="the case of toy/bad does not run"):
+        known_case.example_of(entry, case, tmp_path / "case")
+
+
 def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     (tmp_path / "own" / "tract").mkdir(parents=True)
-    entry = known.Entry("LSTM", "forgets its state", ["test_lstm_defaults"], ["1.0"], "2026-01-01", cure="unroll it")
+    entry = known.Entry("LSTM", "forgets its state", ["1.0"], "2026-01-01", ["test_lstm_defaults"], cure="unroll it")
     (tmp_path / "own" / "tract" / "forgets.toml").write_text(known.render(entry), encoding="utf-8")
     lstm(tmp_path)
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
@@ -202,8 +244,8 @@ def test_what_a_candidate_gets_wrong_becomes_entries_that_can_be_tried(tmp_path:
     assert done.code == 1, done.err
     (file,) = (tmp_path / "own").rglob("*.toml")
     entry = known.read(file)
-    assert (entry.operator, dict(entry.when), entry.wrong) == ("Elu", {"set alpha": "yes"}, ("7",)), entry
-    assert entry.tests == ("test_elu", "test_elu_example")
+    assert (entry.operator, dict(entry.when), [*entry.wrong]) == ("Elu", {"set alpha": "yes"}, ["7"]), entry
+    assert [*entry.tests] == ["test_elu", "test_elu_example"]
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     if not context.runtime:
         return
     for entry in known.entries(context.known, context.runtime):
+        if context.release in entry.right:
+            continue
         for node in context.nodes(entry.operator):
             if entry.fits(partial(fact, node)):
                 cure = f"{entry.cure}; " if entry.cure else ""
@@ -43,12 +45,23 @@ def fact(node: LintNode, key: str) -> str | None:
     if kind == "set" and rest:
         value = fact(node, rest)
         return "yes" if value is not None and value != _text(_default(node, rest)) else None
-    if kind in ("input", "type") and rest.isdecimal():
-        name = node.input(int(rest))
-        if kind == "type":
-            return (node.dtype(name) or None) if name else None
-        return ("constant" if _is_constant(node, name) else "variable") if name else "none"
+    if kind == "opset":
+        return "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
+    if rest.isdecimal():
+        return _of_input(node, kind, node.input(int(rest)))
     return _text(node.attribute(key, _default(node, key))) or None
+
+
+def _of_input(node: LintNode, kind: str, name: str) -> str | None:
+    if kind == "input":
+        return ("constant" if _is_constant(node, name) else "variable") if name else "none"
+    if kind == "type":
+        return (node.dtype(name) or None) if name else None
+    if kind == "rank":
+        shape = node.shape(name) if name else None
+        return None if shape is None else str(len(shape))
+    maker = node.scope.makers.get(name)
+    return maker.op if maker else None
 
 
 def _is_constant(node: LintNode, name: str) -> bool:
