@@ -52,7 +52,7 @@ FACT_KINDS = (
 
 
 @dataclass(frozen=True)
-class Case:
+class KnownCase:
     """A model in onnx's text form, and between which values its inputs are drawn."""
 
     model: str
@@ -82,7 +82,7 @@ class Entry:
     cure: str = ""
     thread: str = ""
     when: Mapping[str, str] = field(default_factory=dict)
-    case: Case | None = None
+    case: KnownCase | None = None
     name: str = ""
     runtime: str = ""
 

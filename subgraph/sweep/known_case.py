@@ -10,7 +10,7 @@ import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.graph.types import declared_type
-from subgraph.known import Case, Entry
+from subgraph.known import Entry, KnownCase
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.tensors import Record, Value, np_dtype, written
 from subgraph.sweep.operator_tests import MODEL, Example
@@ -18,7 +18,7 @@ from subgraph.sweep.operator_tests import MODEL, Example
 RTOL, ATOL = 1e-3, 1e-5  # what is known to be wrong is wrong by more
 
 
-def example_of(entry: Entry, case: Case, folder: Path) -> Example:
+def example_of(entry: Entry, case: KnownCase, folder: Path) -> Example:
     """The example; its files go to a folder, which is made.
 
     Raises:
@@ -42,7 +42,7 @@ def example_of(entry: Entry, case: Case, folder: Path) -> Example:
     return Example(entry.name, file, inputs, wanted, RTOL, ATOL, key)
 
 
-def _drawn(model: Any, case: Case) -> dict[str, Any]:
+def _drawn(model: Any, case: KnownCase) -> dict[str, Any]:
     """A value for each input, of the shape and the type that the model declares."""
     random, feeds = np.random.default_rng(case.seed), {}
     weights = {w.name for w in model.graph.initializer}

@@ -187,7 +187,7 @@ def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(entry: kno
 
 
 def test_a_case_that_does_not_run_is_a_clear_error(tmp_path: Path) -> None:
-    case = known.Case("g (float[1] x) => { }")
+    case = known.KnownCase("g (float[1] x) => { }")
     entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="bad", runtime="toy")
     with pytest.raises(InputError, match="the case of toy/bad does not run"):
         known_case.example_of(entry, case, tmp_path / "case")
