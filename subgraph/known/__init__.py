@@ -21,8 +21,9 @@ and judged by onnx's own evaluator; nothing of an entry is code.
 
 `when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
 that default; `type 0` and `rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator
-that makes it, `outputs` = how many are named, `opset below 13` = "yes". `values` says what of the values shows it: no
-node is known to have them, so such an entry is listed, and no hint. A user's own folder has the same form.
+that makes it, or "input" of the model, `outputs` = how many are read, `opset below 13` = "yes". `values` says what of
+the values shows it: no node is known to have them, so such an entry is listed, and no hint. A user's own folder has the
+same form.
 """
 
 from __future__ import annotations

@@ -153,7 +153,26 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
     fed = "".join(f", float[2] {n}" for n in "sbmv")
     onnx.save(text_models.model(net.format(fed)), tmp_path / "fed.onnx")
     assert hints(tmp_path / "weights.onnx", "mnn") == []
+    behind = net.replace("[bn] y = BatchNormalization (x,", "r = Relu (x) [bn] y = BatchNormalization (r,")
     assert [h.split(":")[0] for h in hints(tmp_path / "fed.onnx", "mnn")] == ["bn"]
+    onnx.save(text_models.model(behind.format(fed)), tmp_path / "behind.onnx")
+    assert hints(tmp_path / "behind.onnx", "mnn") == [], "it crashes where a model begins with it"
+
+
+def test_an_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
+    for outputs, found in (("", 0), (", bool[4] m", 1)):
+        net = f"g (float[4] x) => (float[4] y{outputs}) {{ [drop] y, m = Dropout (x) }}"
+        onnx.save(text_models.model(net), tmp_path / "m.onnx")
+        assert len(hints(tmp_path / "m.onnx", "opencv")) == found
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx")), ids=lambda p: p.stem
+)
+def test_networks_that_agree_as_wholes_get_no_hint(path: Path) -> None:
+    found = {runtime: hints(path, runtime) for runtime in ("ort", "openvino", "opencv", "tract", "mnn")}
+    is_known = path.stem == "light_squeezenet"  # MNN's Softmax is wrong there
+    assert {runtime: len(said) for runtime, said in found.items() if said} == ({"mnn": 1} if is_known else {})
 
 
 def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path: Path) -> None:

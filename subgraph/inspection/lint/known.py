@@ -41,7 +41,8 @@ def fact(node: LintNode, key: str) -> str | None:
     """What `known` says under this key of a node, as text; None where it is not known."""
     kind, _, rest = key.partition(" ")
     if key == "outputs":
-        return str(sum(bool(name) for name in node.proto.output))
+        ends = {getattr(value, "name", value) for value in node.scope.proto.output}  # a function lists names
+        return str(sum(name in ends or name in node.scope.readers for name in node.proto.output if name))
     if kind == "set" and rest:
         value = fact(node, rest)
         return "yes" if value is not None and value != _text(_default(node, rest)) else None
@@ -61,7 +62,7 @@ def _of_input(node: LintNode, kind: str, name: str) -> str | None:
         shape = node.shape(name) if name else None
         return None if shape is None else str(len(shape))
     maker = node.scope.makers.get(name)
-    return maker.op if maker else None
+    return maker.op if maker else "input" if name in node.scope.inputs else None
 
 
 def _is_constant(node: LintNode, name: str) -> bool:
