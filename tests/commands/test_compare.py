@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import pytest
 
+from subgraph.environments.emulated import PROCESSORS
 from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
@@ -708,7 +709,8 @@ def test_doctor(here: Path) -> None:
     states = {row["name"]: row["state"] for row in found["backends"]}
     assert states["gone"] == "fails" and states["ort"] == "ok"
     assert usable["torch"] or states["torch"] == "not installed"
-    of_machine = {*devices.names(), "web"}  # whether these are there depends on the machine
+    processors = {f"arch={name}" for name in PROCESSORS}
+    of_machine = {*devices.names(), *processors, "web"}  # whether these are there depends on the machine
     usable = {name: there for name, there in usable.items() if name not in of_machine}
     assert {row["name"]: row["usable"] for row in found["backends"] if row["name"] not in of_machine} == usable
     assert found["versions"]["onnxruntime"] == onnx_version()
