@@ -20,6 +20,7 @@ from subgraph import known
 from subgraph.known import HOME, Entry
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
+from subgraph.sweep.known_case import example_of
 from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,18 +33,22 @@ def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
     tests = sorted({test for entry in entries for test in entry.tests})
     with tempfile.TemporaryDirectory() as folder, open_sweep([candidate], Path(folder), only=tests) as sweep:
         version = sweep.candidates[0].about.version
-        outcomes = {row.test.name: row.results[0].outcome for row in sweep.rows()}
+        outcomes = {row.test.name: row.results[0].outcome for row in (sweep.rows() if tests else ())}
+        for entry in entries:
+            if entry.case:
+                example = example_of(entry, entry.case, sweep.scratch / entry.path)
+                outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     date = datetime.now(UTC).date().isoformat()
-    ends = [Counter(outcomes[t] for t in entry.tests if t in outcomes) for entry in entries]
+    ends = [Counter(outcomes[name] for name in (*entry.tests, entry.path) if name in outcomes) for entry in entries]
     return [_with(entry, version, end, date) for entry, end in zip(entries, ends, strict=True)]
 
 
 def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) -> Entry:
+    is_wrong, is_right = any(outcome in BAD for outcome in ends), bool(ends) and set(ends) == {SweepOutcome.RIGHT}
+    if not (is_wrong or is_right):
+        return entry
     wrong, right = ({*releases} - {version} for releases in (entry.wrong, entry.right))
-    if any(outcome in BAD for outcome in ends):
-        wrong.add(version)
-    elif ends and set(ends) == {SweepOutcome.RIGHT}:
-        right.add(version)
+    (wrong if is_wrong else right).add(version)
     return replace(entry, wrong=sorted(wrong, key=_numbers), right=sorted(right, key=_numbers), date=date)
 
 

@@ -127,11 +127,12 @@ def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
 def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
     model = lstm(tmp_path, ', direction = "reverse"')
     (hint,) = hints(model, "tract")
-    assert hint == "back: with direction=reverse gives other values: known of tract, wrong in 0.23.9"
+    assert hint.startswith("back: with direction=reverse gives other values: known of tract, wrong in ")
+    assert "0.23.9" in hint
     assert hints(model, "ort") == [] and hints(lstm(tmp_path), "tract") == []
     lstm(tmp_path, ', direction = "reverse"')
     done = subcut("lint", "lstm.onnx", "-c", "tract==0.22.0", "--only", "known", cwd=tmp_path)
-    assert "wrong in 0.23.9; 0.22.0 was not tried" in done.out
+    assert "0.23.9; 0.22.0 was not tried" in done.out
     assert "`subcut known tract/lstm-direction-reverse --try -c tract` runs its tests here" in done.out
     assert done.code == 0, "a hint is no warning"
 
@@ -242,7 +243,7 @@ def test_the_list_and_one_entry(tmp_path: Path) -> None:
     done = subcut("known", "--runtime", "tract", "--operator", "LSTM", cwd=tmp_path)
     assert done.out.splitlines()[-1] == "1 known: 1 of tract"
     page = subcut("known", "tract/lstm-direction-reverse", cwd=tmp_path).out
-    for said in ("tract: LSTM with direction=reverse gives other values", "test_lstm_reverse", "wrong in 0.23.9"):
+    for said in ("tract: LSTM with direction=reverse gives other values", "test_lstm_reverse", "wrong in ", "0.23.9"):
         assert said in page
     assert len(subcut("known", "--json", cwd=tmp_path).document["entries"]) == len(ENTRIES)
     for asked, says in [
