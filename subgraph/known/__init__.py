@@ -108,9 +108,9 @@ class Entry:
 def entries(folders: Iterable[Path] = (), runtime: str = "*") -> list[Entry]:
     """The entries of a runtime, or of all: subcut's own, then those of a user's folders.
 
-    One that is broken is left out with a warning.
+    One that is broken is left out with a warning; a user's stands for ours of the same path.
     """
-    return [entry for folder in (HOME, *folders) for entry in _read(folder, runtime)]
+    return list({entry.path: entry for folder in (HOME, *folders) for entry in _read(folder, runtime)}.values())
 
 
 def _read(home: Path, runtime: str) -> Iterator[Entry]:

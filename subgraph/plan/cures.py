@@ -26,7 +26,7 @@ WORDS = {
     "minmax": "8 bits over all values",
     "percentile": "8 bits over 99.98 % of the values",
 }
-MAX_VALUES = 1 << 20  # of a tensor over all samples, from which a percentile is taken
+MAX_VALUES = 1 << 20  # of a tensor in each sample, from which a percentile is taken
 
 
 def gears(graph: Graph, twin: Twin, values: ReferenceValues, names: Sequence[str]) -> dict[str, Twin]:

@@ -317,6 +317,10 @@ def _in_environment(candidate: Candidate) -> Candidate:
         UsageError: the interpreter is not there, its runtime has no packages, or the processor is not known.
     """
     options = dict(candidate.options)
+    processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
+    if processor and (candidate.can.npm or options.get("python")):
+        what = "an environment of yours" if options.get("python") else candidate.backend
+        raise UsageError(f"arch={processor}: {what} runs on this machine's own processor", "leave one of them out")
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
         return candidate.of_release(version)
     package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
@@ -325,7 +329,6 @@ def _in_environment(candidate: Candidate) -> Candidate:
     if python and not Path(python).is_file():
         raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
-    processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
     if processor:
         releases.package(candidate.backend)
     return replace(candidate, options=options, package=package, python=path, processor=processor)

@@ -64,6 +64,9 @@ def test_a_processor_is_part_of_a_candidate(stand_ins: Path) -> None:
     assert candidate.of_release("3.5.0").processor == parse("mnn:arch=arm64").processor == "aarch64"
     with pytest.raises(UsageError, match="arch=mips is not a processor that runs here"):
         parse("mnn:arch=mips")
+    for spec in ("web:arch=aarch64", "web==1.24.3:arch=aarch64", f"ort:arch=aarch64,python={sys.executable}"):
+        with pytest.raises(UsageError, match="runs on this machine's own processor"):  # and the answer would say ARM
+            parse(spec)
     with pytest.raises(UsageError, match="releases of onnx-reference are not known"):
         parse("onnx-reference:arch=aarch64")
 

@@ -223,6 +223,10 @@ def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     assert "back (LSTM): forgets its state: known of tract, wrong in 1.0" in done.out
     assert "fix: unroll it; `subcut known tract/forgets" in done.out
     assert "forgets its state" in subcut("known", "forgets", cwd=tmp_path).out
+    (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(known.render(entry), encoding="utf-8")
+    assert len(known.entries([tmp_path / "own"], "tract")) == len(known.entries(runtime="tract")) + 1, (
+        "theirs stands for ours"
+    )
 
 
 def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> None:
