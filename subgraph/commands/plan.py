@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
 MAX_NAMED = 5  # places in the first line
+MAX_LISTED = 20  # below it
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
 HALF = 0.5  # of the places: beyond, no plan helps
 
@@ -52,7 +53,7 @@ def plan(
         option(
             "--gears",
             "A,B",
-            "In place of float32, the lowest that holds: channel, minmax, percentile, int16, float16.",
+            "In place of float32, the lowest that holds: channel, minmax, percentile, entropy, int16, float16.",
         ),
     ] = None,
     max_time: Annotated[
@@ -245,7 +246,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         places=len(planner.places),
         minimal=bool(found and found.minimal),
         proven=found.proven if found else 0,
-        runs=len(planner.tried) + len(planner.errors),
+        runs=planner.runs,
         seconds=round(time.monotonic() - began, 3),
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
@@ -330,7 +331,9 @@ def text(document: PlanDocument) -> str:
             rows.append((score.of, f"{low:.3g} to {high:.3g} over draws of the samples (95 %)"))
     if document.kept:
         rows.append(("minimal", _minimal(document)))
-        rows += [("", name) for name in _names(document)[MAX_NAMED:]]
+        others = _names(document)[MAX_NAMED:]
+        rows += [("", name) for name in others[:MAX_LISTED]]
+        rows += [("", f"and {len(others) - MAX_LISTED} more, as in the lists")] if len(others) > MAX_LISTED else []
     if document.weights:
         low, every = document.weights["low"], sum(document.weights.values())
         share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"

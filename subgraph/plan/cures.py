@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -18,15 +19,21 @@ from subgraph.storage.scale import Scale
 from subgraph.types import Array
 
 CHANNEL = "channel"
+ENTROPY = "entropy"
 CLIPPED = {"minmax": 0.0, "percentile": 1e-4}  # gear -> share of the values beyond each end of the range
 WIDER = ("int16", "float16")
-GEARS = (CHANNEL, *CLIPPED, *WIDER)
+GEARS = (CHANNEL, *CLIPPED, ENTROPY, *WIDER)
 WORDS = {
     CHANNEL: "8 bits by channel",
     "minmax": "8 bits over all values",
     "percentile": "8 bits over 99.98 % of the values",
+    ENTROPY: "8 bits over the range of least entropy",
 }
+BINS = 2048  # of a histogram of magnitudes
+LEVELS = 128  # that 8 bits have on each side of 0
 MAX_VALUES = 1 << 20  # of a tensor in each sample, from which a percentile is taken
+
+Range = tuple[float, float]  # from where to where 8 bits reach
 
 
 def gears(graph: Graph, twin: Twin, values: ReferenceValues, names: Sequence[str]) -> dict[str, Twin]:
@@ -41,7 +48,8 @@ def gears(graph: Graph, twin: Twin, values: ReferenceValues, names: Sequence[str
         if name in WIDER:
             found[name] = gear(graph, cured, name)
             continue
-        cured = _by_channel(graph, cured) if name == CHANNEL else _in_range(graph, cured, values, CLIPPED[name])
+        choose = _least_entropy if name == ENTROPY else partial(_quantiles, share=CLIPPED.get(name, 0.0))
+        cured = _by_channel(graph, cured) if name == CHANNEL else _in_range(graph, cured, values, choose)
         found[WORDS[name]] = cured
     return found
 
@@ -62,11 +70,11 @@ def _has_one_scale(form: Form | None) -> bool:
     return isinstance(form, Quantized) and form.dtype in ("int8", "uint8") and len(form.scale.step) == 1
 
 
-def _in_range(graph: Graph, twin: Twin, values: ReferenceValues, share: float) -> Twin:
-    """The twin with the range of each tensor but weights chosen anew: all but a share of the values at each end."""
+def _in_range(graph: Graph, twin: Twin, values: ReferenceValues, choose: Callable[[Array], Range]) -> Twin:
+    """The twin with the range of each tensor but weights chosen anew from its values."""
     names = [n for n, form in twin.forms.items() if _has_one_scale(form) and not graph.is_weight(n)]
     values.need(names, near=True)
-    ranges = {name: found for name in names if (found := _range(_arrays(values, name), share))}
+    ranges = {name: choose(flat) for name in names if (flat := _values(_arrays(values, name))).size}
     return replace(twin, forms={**twin.forms, **{n: _over(twin.forms[n], *found) for n, found in ranges.items()}})
 
 
@@ -77,18 +85,49 @@ def _arrays(values: ReferenceValues, name: str) -> Iterator[Array]:
             yield records[name].array()
 
 
-def _range(arrays: Iterator[Array], share: float) -> tuple[float, float] | None:
-    """From where to where they reach, with 0; None where they hold nothing."""
-    ends: list[Array] = []
+def _values(arrays: Iterator[Array]) -> Array:
+    """Finite values of all samples; of a large tensor every so-manieth, and its ends."""
+    few = [np.zeros(0)]
     for array in arrays:
-        flat = array[np.isfinite(array)]
-        few = flat[:: max(flat.size // MAX_VALUES, 1)] if share or not flat.size else np.array([flat.min(), flat.max()])
-        ends.append(few)
-    all_values = np.concatenate(ends) if ends else np.zeros(0)
-    if not all_values.size:
-        return None
-    low, high = np.quantile(all_values.astype(np.float64), (share, 1 - share))
+        flat = array[np.isfinite(array)].astype(np.float64)
+        few.append(flat[:: max(flat.size // MAX_VALUES, 1)])
+        few.append(np.array([flat.min(), flat.max()]) if flat.size > MAX_VALUES else np.zeros(0))
+    return np.concatenate(few)
+
+
+def _quantiles(values: Array, share: float) -> Range:
+    """From where to where all but a share of the values at each end reach, with 0."""
+    low, high = np.quantile(values, (share, 1 - share))
     return min(float(low), 0.0), max(float(high), 0.0)
+
+
+def _least_entropy(values: Array) -> Range:
+    """The range, alike on both sides of 0, whose levels are most like the values: the least relative entropy.
+
+    Source: S. Migacz, 8-bit Inference with TensorRT, GTC 2017; the bin of 0 counts as its neighbour does, as there.
+    onnxruntime's own takes as long for one tensor as this for thirty, and a runtime would be loaded here.
+    """
+    low, high = _quantiles(values, 0.0)
+    counts, edges = np.histogram(np.abs(values), BINS, (0.0, max(-low, high) or 1.0))
+    counts[0] = counts[1]
+    ends = range(LEVELS, BINS + 1, LEVELS // 8)
+    reach = float(edges[min(ends, key=lambda end: _relative_entropy(counts, end))])
+    return max(low, -reach), min(high, reach)
+
+
+def _relative_entropy(counts: Array, end: int) -> float:
+    """Of a histogram cut off at a bin, whose rest falls into the last one, beside the same in `LEVELS` levels."""
+    kept = counts[:end].astype(np.float64)
+    levels = np.arange(end) * LEVELS // end
+    filled = np.bincount(levels, kept > 0, LEVELS)
+    mean = np.bincount(levels, kept, LEVELS) / np.maximum(filled, 1)
+    spread = np.where(kept > 0, mean[levels], 0.0)
+    kept[-1] += counts[end:].sum()
+    if not spread.sum() or (kept[-1] and not spread[-1]):
+        return np.inf
+    seen = kept > 0
+    shares, others = kept[seen] / kept.sum(), spread[seen] / spread.sum()
+    return float(np.sum(shares * np.log(shares / others)))
 
 
 def _over(form: Form, low: float, high: float) -> Form:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,6 +42,8 @@ from subgraph.version import __version__
 log = logging.getLogger("subcut")
 
 REPEATS = 5  # timed runs of each model
+MANY = 64  # places, from which on they are measured in groups first where the time is limited
+GROUP = 16  # places
 
 
 Levels = Mapping[int, int]  # by place that is kept: 1 … of the gears, the next number is float; others are lowered
@@ -69,6 +71,7 @@ class Planner:
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
+        group_errors: by place, the same where it is lowered with its neighbours.
         problem: why there is no plan, other than that the time is used up; "" where there may be one.
         is_wrong: the problem is that the float model was judged, and is not accepted.
     """
@@ -81,6 +84,7 @@ class Planner:
     jobs: int = 1
     tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
+    group_errors: dict[int, float] = field(default_factory=dict)
     problem: str = ""
     is_wrong: bool = False
     _lock: Lock = field(default_factory=Lock)
@@ -88,6 +92,11 @@ class Planner:
     @cached_property
     def places(self) -> list[Place]:
         return places(self.trials.graph, self.twin, self.unit)
+
+    @property
+    def runs(self) -> int:
+        """How many models were asked about, stored ones among them."""
+        return len(self.tried) + len(self.errors) + math.ceil(len(self.group_errors) / GROUP)
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -208,23 +217,45 @@ class Planner:
         return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
     def measure(self) -> None:
-        """How far the outputs are off with each place alone lowered, the model's own order, `jobs` at once."""
-        every = range(len(self.places))
+        """How far the outputs are off with each place alone lowered, `jobs` at once.
+
+        Where the time is limited, half of it is for this, and many places are lowered in groups first, so that the
+        sensitive ones are known by then.
+
+        Raises:
+            OutOfTime: that half is used up.
+        """
+        every: Sequence[int] = range(len(self.places))
+        now, deadline = time.monotonic(), self.trials.workers.deadline
+        until = now + (deadline - now) / 2
         self.trials.workers.turns = Semaphore(self.jobs)
+        if math.isfinite(until) and len(every) > MANY:
+            groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+            for group, error in self._measured(groups, until):
+                self.group_errors |= dict.fromkeys(group, error)
+            every = sorted(every, key=lambda k: (-self.group_errors[k], k))
+        for (k,), error in self._measured([[k] for k in every], until):
+            self.errors[k] = error
+            extra = {"step": len(self.errors), "of": len(every), "sparse": True}
+            log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
+
+    def _measured(self, groups: Sequence[Sequence[int]], until: float) -> Iterator[tuple[Sequence[int], float]]:
+        """Each group of places, and how far the outputs are off where it alone is lowered.
+
+        Raises:
+            OutOfTime: it is later than `until`.
+        """
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
-            done = 0
             try:
-                for k, error in zip(every, pool.map(self._error_of, every), strict=True):
-                    self.errors[k] = error
-                    done += 1
-                    extra = {"step": done, "of": len(every), "sparse": True}
-                    log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
+                yield from zip(groups, pool.map(lambda group: self._error_of(group, until), groups), strict=True)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _error_of(self, place: int) -> float:
-        result = self.run(self.in_float([k for k in range(len(self.places)) if k != place]))
+    def _error_of(self, group: Collection[int], until: float) -> float:
+        if time.monotonic() > until:
+            raise OutOfTime("the time for measuring is used up")
+        result = self.run(self.in_float([k for k in range(len(self.places)) if k not in group]))
         if result.failure:
             return math.inf
         pairs = [
@@ -249,14 +280,18 @@ class Planner:
                 return Found((), 0)
             self.measure()
         except OutOfTime:
-            if not self.errors:
+            if self.is_over() and not self.errors:
                 return None
-        order = sorted(every, key=lambda k: (-self.errors.get(k, 0.0), k))
+        order = sorted(every, key=lambda k: (-self._sensitivity(k), k))
         found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
         levels = self._lowest_gears(self.in_float(found.kept))
         refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.status is Status.FAIL for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
+
+    def _sensitivity(self, place: int) -> float:
+        """How far the outputs are off by this place, as far as it was measured."""
+        return self.errors.get(place, self.group_errors.get(place, 0.0))
 
     def _lower(self, levels: Levels, place: int) -> Levels:
         """With one place at its next lower level."""
@@ -277,7 +312,7 @@ class Planner:
                         levels, lowered = lower, True
         except OutOfTime:
             pass
-        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.errors.get(k, 0.0), k))}
+        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self._sensitivity(k), k))}
 
     def seconds(self, levels: Levels) -> PlanSeconds | None:
         """Of a run over all samples, in turn: the float model, and that with these levels.

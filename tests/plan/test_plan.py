@@ -6,7 +6,11 @@ Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
+from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +21,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
+from subgraph.errors import OutOfTime
 from subgraph.graph.graph import load
 from subgraph.plan import quantize_main
 from subgraph.plan.acceptance import ByCriterion
@@ -131,6 +136,7 @@ def test_the_one_place_is_kept_and_proven(place: Path) -> None:
     [
         ("coarse", "minmax,percentile", "8 bits over all values"),
         ("bad", "channel,minmax", "8 bits over all values"),
+        ("bad", "entropy", "8 bits over the range of least entropy"),
         ("tensor", "minmax,channel", "8 bits by channel"),
         ("tensor", "minmax", "float32"),
     ],
@@ -382,3 +388,32 @@ def test_the_document_is_that_of_the_folder(place: Path) -> None:
     done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98")
     stored: dict[str, Any] = json.loads((place / done.document["path"] / "plan.json").read_text())
     assert stored["kept"] == done.document["kept"] and stored["schema"] == "subcut.plan/1"
+
+
+def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_first_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """160 places, a second each, of which 100 s are left: ten groups, then the group of the sensitive ones first."""
+    clock, bad = [0.0], {70, 71}
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def error_of(group: Collection[int], until: float) -> float:
+        if clock[0] > until:
+            raise OutOfTime("used up")
+        clock[0] += 1
+        return 0.1 * len(bad.intersection(group)) + 1e-3 * len(group)
+
+    for left, measured in ((100.0, 41), (math.inf, 160)):
+        clock[0] = 0.0
+        trials: Any = SimpleNamespace(workers=SimpleNamespace(deadline=left, turns=None))
+        planner = Planner(trials, None, Unit.NODE, None)  # type: ignore[arg-type]
+        vars(planner)["places"] = [SimpleNamespace(name=f"n{k}") for k in range(160)]
+        monkeypatch.setattr(planner, "_error_of", error_of)
+        with nullcontext() if left == math.inf else pytest.raises(OutOfTime):
+            planner.measure()
+        assert len(planner.errors) == measured and planner.runs == measured + (10 if left < math.inf else 0)
+        assert sorted(planner.places, key=lambda p: -planner._sensitivity(planner.places.index(p)))[:2] == [
+            planner.places[70],
+            planner.places[71],
+        ]
+        assert clock[0] <= (left / 2 + 1 if left < math.inf else 160)
