@@ -20,7 +20,7 @@ from subgraph import known
 from subgraph.known import HOME, Entry
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
-from subgraph.sweep.known_case import example_of
+from subgraph.sweep.known_case import examples
 from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,10 +34,8 @@ def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
     with tempfile.TemporaryDirectory() as folder, open_sweep([candidate], Path(folder), only=tests) as sweep:
         version = sweep.candidates[0].about.version
         outcomes = {row.test.name: row.results[0].outcome for row in (sweep.rows() if tests else ())}
-        for entry in entries:
-            if entry.case:
-                example = example_of(entry, entry.case, sweep.scratch / entry.path)
-                outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome
+        for entry, example in examples(entries, sweep.scratch):
+            outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     date = datetime.now(UTC).date().isoformat()
     ends = [Counter(outcomes[name] for name in (*entry.tests, entry.path) if name in outcomes) for entry in entries]
     return [_with(entry, version, end, date) for entry, end in zip(entries, ends, strict=True)]

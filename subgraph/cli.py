@@ -273,10 +273,16 @@ def main() -> None:
         if isinstance(handler, ProgressHandler):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        recorded = any(word.startswith("--recorded") for word in words)  # then no candidate runs
-        hint = RESUME_HINT if RESUMABLE & set(words) and not recorded else ""
+        hint = RESUME_HINT if _goes_on(words) else ""
         outcome = _report({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
+
+
+def _goes_on(words: list[str]) -> bool:
+    """Does the same command go on from the runs that were stored before it was interrupted?"""
+    stores = bool(RESUMABLE & set(words)) or {"known", "--try"} <= set(words)
+    recorded = any(word.startswith("--recorded") for word in words)  # then no candidate runs
+    return stores and not recorded and "--fresh" not in words
 
 
 def _complete() -> int:

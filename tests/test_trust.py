@@ -147,6 +147,22 @@ def test_without_trust_nothing_of_it_runs(field: Field, place: Path, tmp_path: P
     assert not (tmp_path / "mark").exists() and not (tmp_path / "config").exists()
 
 
+def test_lint_asks_a_candidate_for_its_name_alone_so_it_needs_no_trust(place: Path, tmp_path: Path) -> None:
+    for line in ('spec = "backend.py"', 'run = "python command.py {model}"'):
+        (place / "subcut.toml").write_text(f"[candidates.x]\n{line}\n")
+        done = subcut("lint", "m.onnx", "-c", "x", cwd=place)
+        assert (done.code, "would run" in done.err) == (0, False), done
+        assert not (tmp_path / "mark").exists()
+
+
+def test_a_file_is_no_scheme_of_an_executor(place: Path, tmp_path: Path) -> None:
+    """It would be imported while the candidate is read, before anybody could ask."""
+    (place / "subcut.toml").write_text('[candidates.x]\nspec = "ort"\nexecutor = "./backend.py://there"\n')
+    done = subcut("compare", "m.onnx", "-c", "x", "--trust", cwd=place)
+    assert (done.code, "which executor?" in done.err) == (2, True), done
+    assert not (tmp_path / "mark").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "field", [f for f in FIELDS if not f.library][::8], ids=lambda f: f"{f.file} {f.key} {f.value}"

@@ -149,10 +149,8 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     with open_sweep([candidate], asked.output, only=tests, stored=asked.stored) as sweep:
         version = sweep.candidates[0].about.version
         ended = {row.test.name: row.results[0].outcome for row in (sweep.rows() if tests else ())}
-        for entry in own:
-            if entry.case:
-                example = known_case.example_of(entry, entry.case, sweep.scratch / entry.path)
-                ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
+        for entry, example in known_case.examples(own, sweep.scratch):
+            ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     states = {entry.name: _state(entry, ended) for entry in own}
     wrong = sum(word == "wrong" for word, _ in states.values())
     lines = aligned([(word, entry.name, said) for entry in own for word, said in [states[entry.name]]])

@@ -76,7 +76,7 @@ def lint(
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)
         if candidate:
-            context = _of_runtime(context, asked.named_candidate(candidate), asked.settings)
+            context = _of_runtime(context, asked.described_candidate(candidate), asked.settings)
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e

@@ -223,6 +223,16 @@ class Asked:
         adopt_orphans()
         return self.named_candidate(spec, model)
 
+    def described_candidate(self, spec: str) -> Candidate:
+        """The candidate that a SPEC describes, of which nothing is run: whether its code is trusted is not asked.
+
+        Raises:
+            UnknownName, UsageError: the SPEC cannot be read.
+        """
+        from subgraph.runtime import candidate as candidates
+
+        return candidates.parse(spec, self.settings)
+
     def named_candidate(self, spec: str | None, model: Path | None = None) -> Candidate:
         """The candidate with its limits. Logs what code will run.
 

@@ -1,58 +1,69 @@
-"""The case of an entry of `known`, a model in onnx's text form -> an example, with what onnx's evaluator gives."""
+"""The case of an entry of `known`, a model in onnx's text form -> an example, with what onnx's evaluator gives.
+
+An entry may be somebody else's: nothing of its case runs in this process (`known_case_backend`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from subgraph.errors import InputError
-from subgraph.graph.types import declared_type
+from subgraph.errors import InputError, SubcutError
+from subgraph.graph import graph as graphs
 from subgraph.known import Entry, KnownCase
+from subgraph.runtime.worker import Worker
 from subgraph.storage.digest import digest, file_digest
-from subgraph.storage.tensors import Record, Value, np_dtype, written
+from subgraph.sweep import known_case_backend
+from subgraph.sweep.known_case_backend import IN, OUT
 from subgraph.sweep.operator_tests import MODEL, Example
+from subgraph.system import free_memory
 
 RTOL, ATOL = 1e-3, 1e-5  # what is known to be wrong is wrong by more
+TIMEOUT = 60.0  # seconds for one case: the models are tiny
+TEXT, KEY = "case.onnxtxt", "case"
 
 
-def example_of(entry: Entry, case: KnownCase, folder: Path) -> Example:
+def examples(entries: Iterable[Entry], scratch: Path) -> Iterator[tuple[Entry, Example]]:
+    """The entries that have a case, each with its example, whose files go below a folder.
+
+    Raises:
+        InputError: a case is no model, or the evaluator cannot run it.
+    """
+    cases = [(entry, entry.case) for entry in entries if entry.case]
+    if not cases:
+        return
+    with open_evaluator() as evaluator:
+        for entry, case in cases:
+            yield entry, example_of(evaluator, entry, case, scratch / entry.path)
+
+
+def open_evaluator() -> Worker:
+    """The process that cases run in."""
+    return Worker(str(Path(known_case_backend.__file__)), timeout=TIMEOUT, bounded=free_memory())
+
+
+def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -> Example:
     """The example; its files go to a folder, which is made.
 
     Raises:
         InputError: it is no model, or the evaluator cannot run it.
     """
-    from onnx import parser
-    from onnx.reference import ReferenceEvaluator
-
     folder.mkdir(parents=True)
+    text, file = folder / TEXT, folder / MODEL
+    text.write_text(case.model, encoding="utf-8")
     try:
-        model = parser.parse_model(case.model)
-        feeds = _drawn(model, case)
-        outputs = list(ReferenceEvaluator(model).run(None, feeds))
-    except Exception as e:  # whatever the parser and numpy raise
-        raise InputError(f"the case of {entry.path} does not run: {e}", "correct its model") from e
-    file = folder / MODEL
-    file.write_bytes(model.SerializeToString(deterministic=True))
-    inputs = _saved(list(feeds), list(feeds.values()), folder, "i")
-    wanted = _saved([o.name for o in model.graph.output], outputs, folder, "o")
+        options = {"into": str(file), "low": case.low, "high": case.high, "seed": case.seed}
+        evaluator.load(KEY, text, options)
+        graph = graphs.load(file)
+        names = [*(IN + name for name in graph.inputs), *(OUT + name for name in graph.outputs)]
+        run = evaluator.run(KEY, folder, {name: f"v{k}" for k, name in enumerate(names)}, ())
+    except SubcutError as e:  # whatever the parser and numpy raise, or end with
+        raise InputError(f"the case of {entry.path} does not run: {e.what}", "correct its model") from e
+    values = {name: record.within(str(folder)) for name, record in run.by_name.items()}
+    inputs, wanted = (
+        tuple(replace(values[name], name=name.removeprefix(kind)) for name in names if name.startswith(kind))
+        for kind in (IN, OUT)
+    )
     key = digest("known case/1", file_digest(file), case.seed, case.low, case.high)
     return Example(entry.name, file, inputs, wanted, RTOL, ATOL, key)
-
-
-def _drawn(model: Any, case: KnownCase) -> dict[str, Any]:
-    """A value for each input, of the shape and the type that the model declares."""
-    random, feeds = np.random.default_rng(case.seed), {}
-    weights = {w.name for w in model.graph.initializer}
-    for one in model.graph.input:
-        if one.name not in weights:
-            _, dtype, dims = declared_type(one.type)
-            feeds[one.name] = random.uniform(case.low, case.high, dims).astype(np_dtype(dtype))
-    return feeds
-
-
-def _saved(names: Sequence[str], values: Sequence[Value], folder: Path, stem: str) -> tuple[Record, ...]:
-    records = (written(name, v, folder, f"{stem}{k}") for k, (name, v) in enumerate(zip(names, values, strict=True)))
-    return tuple(record.within(str(folder)) for record in records)

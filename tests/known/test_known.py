@@ -1,11 +1,13 @@
 """What runtimes are known to compute wrongly: entries, hints, tries, and how entries are made.
 
-Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.as_known` and `sweep.known_case`.
+Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.as_known`, `sweep.known_case` and
+`sweep.known_case_backend`.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 
 from fixtures import ROOT
 from subgraph import known, plugins
@@ -25,7 +28,8 @@ from subgraph.runtime import devices
 from subgraph.sweep import known_case
 from subgraph.sweep.as_known import separated
 from tests.helpers import text_models
-from tests.helpers.run_command import subcut
+from tests.helpers.process_backends import wait_for
+from tests.helpers.run_command import finish, start, subcut
 
 ENTRIES = known.entries()
 LSTM = """
@@ -51,6 +55,8 @@ def load(model, options):
     names = [o.name for o in session.get_outputs()]
     return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, dict(feeds)))}
 '''
+
+IMPORTS = "import time\nfrom pathlib import Path\n\nimport onnx\n"
 
 
 def lstm(folder: Path, attribute: str = "") -> Path:
@@ -199,18 +205,47 @@ def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.case], ids=lambda e: e.path)
 def test_a_case_of_its_own_fits_its_entry_and_runs_on_onnxs_evaluator(entry: known.Entry, tmp_path: Path) -> None:
-    assert entry.case
-    example = known_case.example_of(entry, entry.case, tmp_path / "case")
+    ((_, example),) = known_case.examples([entry], tmp_path)
     assert all(np.isfinite(record.array()).all() for record in example.outputs)
     fitting = [hint for hint in hints(example.model, entry.runtime) if entry.says in hint]
     assert bool(fitting) != ("values" in entry.when)
 
 
-def test_a_case_that_does_not_run_is_a_clear_error(tmp_path: Path) -> None:
-    case = known.KnownCase("g (float[1] x) => { }")
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("g (float[1] x) => { }", "refuses the model"),
+        ("g (float[99999999999999] x) => (float[99999999999999] y) { y = Relu (x) }", "too large"),
+        ("g (float[N] x) => (float[N] y) { y = Relu (x) }", "not known"),
+        ("g (float[1] x) => (float[9] y) { s = Constant <value_ints = [99999999999999]> () y = Expand (x, s) }", ""),
+    ],
+)
+def test_a_case_that_does_not_run_is_a_clear_error(model: str, why: str, tmp_path: Path) -> None:
+    case = known.KnownCase(f'<ir_version: 8, opset_import: ["": 17]> {model}')
     entry = known.Entry("Relu", "x", ["1"], "2026-01-01", case=case, name="bad", runtime="toy")
-    with pytest.raises(InputError, match="the case of toy/bad does not run"):
-        known_case.example_of(entry, case, tmp_path / "case")
+    with pytest.raises(InputError, match=f"the case of toy/bad does not run: .*{why}"):
+        list(known_case.examples([entry], tmp_path))
+
+
+def test_a_case_is_somebodys_model_and_does_not_run_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("in this process")
+
+    monkeypatch.setattr(onnx.parser, "parse_model", refused)
+    monkeypatch.setattr(ReferenceEvaluator, "run", refused)
+    entry = next(e for e in ENTRIES if e.case)
+    assert len(list(known_case.examples([entry], tmp_path / "here"))) == 1
+    monkeypatch.setattr(known_case, "TIMEOUT", 1.0)
+    endless = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x, int64 n) => (float[1] y) {
+        c = Constant <value_int = 1> () b = Cast <to = 9> (c)
+        y = Loop (n, b, x) <body = step (int64 i, bool go, float[1] v) => (bool on, float[1] w) {
+            on = Identity (go) w = Relu (v) }> }"""
+    case = known.KnownCase(endless, low=1e12, high=2e12)
+    bad = known.Entry("Loop", "x", ["1"], "2026-01-01", case=case, name="endless", runtime="toy")
+    with pytest.raises(InputError, match=r"toy/endless does not run: .* was stopped after 1 s"):
+        list(known_case.examples([bad], tmp_path / "there"))
 
 
 def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
@@ -270,6 +305,39 @@ def test_what_a_candidate_gets_wrong_becomes_entries_that_can_be_tried(tmp_path:
     entry = known.read(file)
     assert (entry.operator, dict(entry.when), [*entry.wrong]) == ("Elu", {"set alpha": "yes"}, ["7"]), entry
     assert [*entry.tests] == ["test_elu", "test_elu_example"]
+
+
+@pytest.mark.slow
+def test_a_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
+    """Interrupted in the second of three runs."""
+    noted = """
+    log = Path(__file__).with_name("log")
+    with log.open("a") as file:
+        file.write("run ")
+    if log.read_text() == "run run " and not log.with_name("go").exists():
+        log.with_name("there").touch(), time.sleep(600)
+    wrong = any"""
+    code = WRONG.replace("\n    wrong = any", noted).replace("import onnx\n", IMPORTS, 1)
+    (tmp_path / "toy.py").write_text(code, encoding="utf-8")
+    (tmp_path / "own" / "toy").mkdir(parents=True)
+    entry = known.Entry("Elu", "is odd", ["7"], "2026-01-01", ["test_selu", "test_elu_default"])
+    (tmp_path / "own" / "toy" / "odd.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
+    words, log = ("known", "odd", "--try", "-c", "toy.py"), tmp_path / "log"
+    run = start(*words, cwd=tmp_path)
+    wait_for(tmp_path / "there")
+    run.send_signal(signal.SIGINT)
+    done = finish(run)
+    said = ["error: interrupted", "  finished runs are stored: the same command continues"]
+    assert (done.code, done.err.splitlines()[-2:]) == (130, said), done
+    (tmp_path / "go").touch()
+    log.unlink()
+    again = subcut(*words, cwd=tmp_path)
+    assert (again.code, "1 wrong" in again.out) == (1, True), again
+    shorter = log.read_text()
+    log.unlink()
+    assert subcut(*words, "--fresh", cwd=tmp_path).out == again.out
+    assert log.read_text() == f"run {shorter}", "the run that had ended was not repeated"
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def check(spec: str) -> str:
     scheme, sep, address = spec.partition("://")
     if not spec:
         return spec
-    if sep and address:
+    if sep and address and not scheme.endswith(".py"):  # a file is no scheme: to look at it would run it, unasked
         plugins.load("executors", scheme)
     elif sep or not spec.rpartition(":")[0] or not spec.rpartition(":")[2].isidentifier():
         raise UsageError(f"--executor {clean(spec)}: which executor?", "dask://HOST:8786, or MODULE:FUNCTION")
