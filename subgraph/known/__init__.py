@@ -29,8 +29,9 @@ same form.
 from __future__ import annotations
 
 import logging
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from subgraph.text import clean, nearest
 log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
+OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)  # what a file is about, without reading all of it
 FACT_KINDS = (
     "set ",
     "type ",
@@ -70,7 +72,8 @@ class Entry:
         name: the file's, without its end. runtime: the backend's or the device's, which is the folder's name.
         says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
         tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in which they were run.
-        when: what must hold of a node, by `facts`. cure: what was seen to help. thread: where people tell of it.
+        when: what must hold of a node, by `inspection.lint.known.fact`. cure: what was seen to help. thread: where
+            people tell of it.
     """
 
     operator: str
@@ -92,10 +95,6 @@ class Entry:
         """`tract/lstm-direction-reverse`."""
         return f"{self.runtime}/{self.name}"
 
-    def fits(self, fact: Callable[[str], str | None]) -> bool:
-        """Does all that must hold? What is not known of a node does not. `fact`: by key, as `when` has them."""
-        return all(fact(key) == value for key, value in self.when.items())
-
     def releases(self, own: str) -> str:
         """`wrong in 0.23.9`, and what is known of the user's own release."""
         tried = f"wrong in {', '.join(self.wrong)}"
@@ -105,20 +104,25 @@ class Entry:
         return f"{tried}; {own} was {'right' if own in self.right else 'not tried'}"
 
 
-def entries(folders: Iterable[Path] = (), runtime: str = "*") -> list[Entry]:
+def entries(folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None) -> list[Entry]:
     """The entries of a runtime, or of all: subcut's own, then those of a user's folders.
 
-    One that is broken is left out with a warning; a user's stands for ours of the same path.
+    One that is broken is left out with a warning; a user's stands for ours of the same path. `operators`: only entries
+    of these; files that name another one are not parsed, which takes most of the time.
     """
-    return list({entry.path: entry for folder in (HOME, *folders) for entry in _read(folder, runtime)}.values())
-
-
-def _read(home: Path, runtime: str) -> Iterator[Entry]:
-    for file in sorted(home.glob(f"{runtime}/*.toml")):
+    found: dict[str, Entry] = {}
+    for file in (file for home in (HOME, *folders) for file in sorted(home.glob(f"{runtime}/*.toml"))):
         try:
-            yield read(file)
+            text = _text(file)
+            named = OPERATOR.search(text)
+            if operators is None or named is None or named[1] in operators:
+                entry = _entry(file, text)
+                found[entry.path] = entry
+            else:
+                found.pop(f"{file.parent.name}/{file.stem}", None)
         except InputError as e:
             log.warning("%s is left out: %s", clean(str(file)), e.what)
+    return list(found.values())
 
 
 def read(file: Path) -> Entry:
@@ -127,9 +131,20 @@ def read(file: Path) -> Entry:
     Raises:
         InputError: it cannot be read, or says something else than an entry does.
     """
+    return _entry(file, _text(file))
+
+
+def _text(file: Path) -> str:
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
+        raise InputError(f"it cannot be read: {e}") from e
+
+
+def _entry(file: Path, text: str) -> Entry:
+    try:
+        table = tomllib.loads(text)
+    except ValueError as e:
         raise InputError(f"it cannot be read: {e}") from e
     known = {f.name for f in fields(Entry)} - {"name", "runtime"}
     if unknown := sorted(table.keys() - known):

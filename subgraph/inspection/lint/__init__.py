@@ -20,7 +20,7 @@ enough, because a shape is None for example, is silent: a false alarm costs more
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -126,6 +126,11 @@ class LintContext:
         for node in self.all_nodes:
             nodes.setdefault(node.op, []).append(node)
         return nodes
+
+    @property
+    def operators(self) -> Collection[str]:
+        """The operators of all nodes."""
+        return self._by_op.keys()
 
     def nodes(self, *ops: str) -> list[LintNode]:
         """The nodes of these standard operators, at any depth."""

@@ -71,6 +71,11 @@ class Scope:
         return frozenset(v if isinstance(v, str) else v.name for v in self.proto.input)
 
     @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the outputs, which a FunctionProto lists as texts."""
+        return frozenset(v if isinstance(v, str) else v.name for v in self.proto.output)
+
+    @cached_property
     def shared_names(self) -> frozenset[str]:
         """Names that several nodes have."""
         counts = Counter(node.proto.name for node in self.nodes)
@@ -157,9 +162,12 @@ class LintNode:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """As `walk.attribute`; None as well if it has another type than the operator takes."""
+        own = [a for a in self.proto.attribute if a.name == name]
+        if not own:
+            return default
         known = schema(self.op, self.version or 0, self.domain)
         formal = known.attributes.get(name) if known else None
-        if formal and any(a.name == name and a.type != formal.type.value for a in self.proto.attribute):
+        if formal and any(a.type != formal.type.value for a in own):
             return None
         return attribute(self.proto, name, default)
 

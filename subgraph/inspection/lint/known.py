@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from subgraph import known
 from subgraph.graph.opsets import schema
@@ -11,20 +11,54 @@ from subgraph.graph.walk import VALUE_FIELDS
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
 
+COSTS = ("set", "opset", "input", "outputs", "maker", "rank", "type")  # behind attributes; the last two infer shapes
+ABSENT = object()
+
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """A note for each node that an entry fits; that it is wrong here is for a run to say."""
     if not context.runtime:
         return
-    for entry in known.entries(context.known, context.runtime):
+    alike: dict[str, Alike] = {}
+    for entry in known.entries(context.known, context.runtime, context.operators):
         if context.release in entry.right:
             continue
-        for node in context.nodes(entry.operator):
-            if entry.fits(partial(fact, node)):
-                cure = f"{entry.cure}; " if entry.cure else ""
-                reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
-                fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here"
-                yield note(node, reason, fix)
+        if entry.operator not in alike:
+            alike[entry.operator] = Alike(context.nodes(entry.operator))
+        cure = f"{entry.cure}; " if entry.cure else ""
+        reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
+        fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here"
+        for node in alike[entry.operator].fitting(entry.when):
+            yield note(node, reason, fix)
+
+
+class Alike:
+    """The nodes of an operator by their facts. A fact of all of them is found when an entry first asks for it."""
+
+    def __init__(self, nodes: Sequence[LintNode]) -> None:
+        self._nodes, self._all = nodes, frozenset(range(len(nodes)))
+        self._by_value: dict[str, dict[str | None, set[int]]] = {}
+
+    def fitting(self, when: Mapping[str, str]) -> list[LintNode]:
+        """The nodes of which all this holds, in their order. What is not known of a node does not hold."""
+        left = self._all
+        for key in sorted(when, key=_cost):
+            if left:
+                left &= self._having(key).get(when[key], set())
+        return [self._nodes[k] for k in sorted(left)]
+
+    def _having(self, key: str) -> Mapping[str | None, set[int]]:
+        """Indices of the nodes by what `key` is of them."""
+        if key not in self._by_value:
+            self._by_value[key] = found = dict[str | None, set[int]]()
+            for k, node in enumerate(self._nodes):
+                found.setdefault(fact(node, key), set()).add(k)
+        return self._by_value[key]
+
+
+def _cost(key: str) -> int:
+    kind = key.partition(" ")[0]
+    return 1 + COSTS.index(kind) if kind in COSTS else 0
 
 
 def facts(node: LintNode) -> dict[str, str]:
@@ -41,16 +75,17 @@ def fact(node: LintNode, key: str) -> str | None:
     """What `known` says under this key of a node, as text; None where it is not known."""
     kind, _, rest = key.partition(" ")
     if key == "outputs":
-        ends = {getattr(value, "name", value) for value in node.scope.proto.output}  # a function lists names
-        return str(sum(name in ends or name in node.scope.readers for name in node.proto.output if name))
+        read, given = node.scope.readers, node.scope.outputs
+        return str(sum(name in given or name in read for name in node.proto.output if name))
     if kind == "set" and rest:
-        value = fact(node, rest)
-        return "yes" if value is not None and value != _text(_default(node, rest)) else None
+        text = _text(node.attribute(rest))  # one that is absent is its default
+        return "yes" if text and text != _default(node.op, node.version or 0, node.domain, rest) else None
     if kind == "opset":
         return "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
     if rest.isdecimal():
         return _of_input(node, kind, node.input(int(rest)))
-    return _text(node.attribute(key, _default(node, key))) or None
+    value = node.attribute(key, ABSENT)
+    return (_default(node.op, node.version or 0, node.domain, key) if value is ABSENT else _text(value)) or None
 
 
 def _of_input(node: LintNode, kind: str, name: str) -> str | None:
@@ -70,12 +105,13 @@ def _is_constant(node: LintNode, name: str) -> bool:
     return maker.is_op("Constant") if maker else node.scope.weight(name) is not None
 
 
-def _default(node: LintNode, name: str) -> object:
-    """Of an attribute; None where it has none."""
-    formal = schema(node.op, node.version or 0, node.domain)
+@cache
+def _default(op: str, version: int, domain: str, name: str) -> str:
+    """Of an attribute, as text; "" where it has none."""
+    formal = schema(op, version, domain)
     default = formal.attributes[name].default_value if formal and name in formal.attributes else None
     field = VALUE_FIELDS.get(getattr(default, "type", 0), "")
-    return getattr(default, field) if field else None
+    return _text(getattr(default, field)) if field else ""
 
 
 def _text(value: object) -> str:
