@@ -97,6 +97,8 @@ def plan(
         parallel = asked.jobs(jobs, trials.candidate)
         higher = _gears_of(trials, twin, between)
         planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
+        if wanted:
+            _ = planner.as_it_is  # before the time is used up
         found = planner.find()
         document = _document(asked, planner, found, began)
         if found is not None:
@@ -264,7 +266,6 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
 
 
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:
-    from subgraph.plan.plan import score_as_it_is
     from subgraph.results.plan import PlanScore
     from subgraph.trials.score import ByScore
 
@@ -276,7 +277,7 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     return PlanScore(
         words=score.wanted.words,
         limit=score.limit,
-        as_it_is=score_as_it_is(planner).score,
+        as_it_is=planner.as_it_is.score,
         plan=kept.score if kept else None,
         in_float=score.float_score,
         samples=len(planner.trials.values.records),

@@ -216,6 +216,20 @@ class Planner:
         """Of a kept place: that of a gear, or "float32"."""
         return "float32" if level > len(self.gears) else self._gears[level - 1][0]
 
+    @cached_property
+    def as_it_is(self) -> Judged:
+        """What is said of the lowered model itself: that of the pair, else every place lowered.
+
+        Where the candidate cannot run its own model, that is said in place of a score.
+        """
+        trials = self.trials
+        try:
+            if trials.candidate_model is None:
+                return self.judge({})
+            return self.acceptance.judge(trials.run(trials.whole()))
+        except SubcutError as e:
+            return not_run(e.what)
+
     def measure(self) -> None:
         """How far the outputs are off with each place alone lowered, `jobs` at once.
 
@@ -345,17 +359,3 @@ def distance(reference: Array, other: Array) -> float:
     norm = float(np.linalg.norm(a[finite]))
     off = float(np.linalg.norm(a[finite] - b[finite]))
     return off / norm if norm else (math.inf if off else 0.0)
-
-
-def score_as_it_is(planner: Planner) -> Judged:
-    """What is said of the lowered model itself: that of the pair, else every place lowered.
-
-    Where the candidate cannot run its own model, that is said in place of a score.
-    """
-    trials = planner.trials
-    if trials.candidate_model is None:
-        return planner.judge({})
-    try:
-        return planner.acceptance.judge(trials.run(trials.whole()))
-    except SubcutError as e:
-        return not_run(e.what)
