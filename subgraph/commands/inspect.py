@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TensorInfo,
     )
     from subgraph.inspection.summary import OpCount
+    from subgraph.runtime.candidate import Candidate
 
 MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
@@ -60,13 +61,15 @@ def inspect(
     end: options.End = None,
     weights: options.Weights = None,
     trust: options.Trust = False,
+    candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
 ) -> Result:
     """Show a model's operators, types, and tensors with shape and range.
 
     Shapes and ranges come from a run on the reference. With a node: the node and its neighbours. With --start and
-    --end: the tensors that enter and leave that piece.
+    --end: the tensors that enter and leave that piece. With a node and -c: what this runtime is known to compute wrong
+    in nodes like it (`subcut known`).
 
     Examples:
       subcut inspect model.onnx
@@ -80,18 +83,30 @@ def inspect(
     model, node = _model_and_node(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
+    if candidate and not node:
+        raise UsageError(
+            "-c goes with a node", "subcut lint MODEL -c SPEC names all nodes like those known to be wrong"
+        )
     asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
     model_path, feeding = asked.model_path, asked.feeding
+    spec = settings.get("candidate", candidate) if node else None
+    runtime = asked.described_candidate(spec) if spec else None
     graph = load(model_path)
     try:
-        document = _document(graph, node, tuple(start or ()), tuple(end or ()), None if no_run else feeding)
+        places = tuple(start or ()), tuple(end or ())
+        document = _document(graph, node, *places, None if no_run else feeding, runtime)
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     return Result(to_json(document), text(document), document.exit_code)
 
 
 def _document(
-    graph: Graph, node: str | None, start: tuple[str, ...], end: tuple[str, ...], fed: Feeding | None
+    graph: Graph,
+    node: str | None,
+    start: tuple[str, ...],
+    end: tuple[str, ...],
+    fed: Feeding | None,
+    runtime: Candidate | None,
 ) -> InspectDocument:
     """The document of what was named; in a body, of that."""
 
@@ -100,7 +115,7 @@ def _document(
 
     words = (node,) if node else (*start, *end)
     if not any("/" in word for word in words):
-        return _describe(graph, node, start, end, fed)
+        return _describe(graph, node, start, end, fed, runtime)
     try:
         with (
             folders.temporary() as folder,
@@ -109,26 +124,41 @@ def _document(
         ):
             node, first = names[0] if node else None, len(start)
             begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
-            return _describe(there, node, begin, () if node else last, feeding if fed else None)
+            return _describe(there, node, begin, () if node else last, feeding if fed else None, runtime)
     except (NotRun, ModelError) as e:
         log.warning("%s; only what the file says is shown", e.what)
-        return _document(graph, node, start, end, None)
+        return _document(graph, node, start, end, None, runtime)
 
 
 def _describe(
-    graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None
+    graph: Graph,
+    node: str | None,
+    start: Sequence[str],
+    end: Sequence[str],
+    fed: Feeding | None,
+    runtime: Candidate | None,
 ) -> InspectDocument:
     from subgraph.inspection import describe
 
     if node:
-        return describe.nodes_document(graph, node, fed)
+        document = describe.nodes_document(graph, node, fed)
+        return _with_known(document, graph, runtime) if runtime else document
     if not start and not end:
-        document = describe.model_document(graph, fed)
-        return replace(document, notes=[*document.notes, *(f"inside: {body}" for body in inside.bodies(graph))])
+        whole = describe.model_document(graph, fed)
+        return replace(whole, notes=[*whole.notes, *(f"inside: {body}" for body in inside.bodies(graph))])
     try:
         return describe.region_document(graph, start, end, fed)
     except ModelError as e:
         return describe.invalid_document(graph, e)
+
+
+def _with_known(document: NodesDocument, graph: Graph, runtime: Candidate) -> NodesDocument:
+    """The document, whose nodes have what the runtime is known to compute wrongly in nodes like them."""
+    from subgraph.commands.known import hints
+
+    said = [(issue.node.top, issue.reason) for issue in hints(graph, runtime) if issue.node]
+    nodes = [replace(node, known=[reason for top, reason in said if top == node.index]) for node in document.nodes]
+    return replace(document, nodes=nodes)
 
 
 def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
@@ -230,6 +260,7 @@ def _nodes(document: NodesDocument) -> Iterable[str]:
             if lines := clean_lines(value).splitlines():
                 yield f"  {clean(name)} = {shorten(lines[0].strip(), MAX_VALUE)}"
                 yield from (f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES])
+        yield from (f"  perhaps {clean(reason)}" for reason in node.known or ())
         yield from _boundary(node.inputs, (), node.outputs)
 
 

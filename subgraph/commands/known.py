@@ -21,6 +21,7 @@ from subgraph.text import aligned, clean, nearest, shorten
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
+    from subgraph.inspection.lint import LintIssue
     from subgraph.project import Project
     from subgraph.results.sweep import SweepOutcome
     from subgraph.runtime.candidate import Candidate
@@ -85,8 +86,8 @@ def release_of(candidate: Candidate) -> str:
         return ""
 
 
-def log_known(graph: Graph, candidate: Candidate) -> list[int]:
-    """The nodes like those that the candidate's runtime is known to compute wrongly; the first ones are logged."""
+def hints(graph: Graph, candidate: Candidate) -> list[LintIssue]:
+    """A note for each node like those that the candidate's runtime is known to compute wrongly."""
     from subgraph.inspection.lint import LintContext, run_rules
 
     context = LintContext(
@@ -95,7 +96,12 @@ def log_known(graph: Graph, candidate: Candidate) -> list[int]:
         release=release_of(candidate),
         known=folders_of(project.load()),
     )
-    nodes = [(issue.node, issue.reason) for issue in run_rules(context, ["known"]) if issue.node]
+    return [issue for issue in run_rules(context, ["known"]) if issue.node]
+
+
+def log_known(graph: Graph, candidate: Candidate) -> list[int]:
+    """The nodes of `hints`; the first ones are logged."""
+    nodes = [(issue.node, issue.reason) for issue in hints(graph, candidate) if issue.node]
     for node, reason in nodes[:MAX_HINTS]:
         log.info("perhaps %s", clean(f"{node.label} ({node.op}) {reason}"))
     return [node.top for node, _ in nodes if node.top is not None]

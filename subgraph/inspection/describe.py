@@ -101,13 +101,17 @@ class NodeWithTensors(NodeInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDetails(NodeInfo):
-    """A node with attributes (as short texts), documentation and metadata as they are in the file, and neighbours."""
+    """A node with attributes (as short texts), documentation and metadata as they are in the file, and neighbours.
+
+    `known`: what the candidate's runtime is known to compute wrongly in nodes like it; None where none is named.
+    """
 
     attributes: dict[str, str]
     doc_string: str
     metadata: dict[str, str]
     inputs: list[EnteringTensor]
     outputs: list[LeavingTensor]
+    known: list[str] | None = absent()
 
 
 @dataclass(frozen=True)

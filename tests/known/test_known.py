@@ -144,6 +144,19 @@ def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
     assert done.code == 0, "a hint is no warning"
 
 
+def test_inspect_of_a_node_says_what_its_runtime_is_known_for(tmp_path: Path) -> None:
+    lstm(tmp_path, ', direction = "reverse"')
+    said = "  perhaps with direction=reverse gives other values: known of tract, wrong in "
+    words = ("inspect", "lstm.onnx", "back", "--no-run")
+    assert said in subcut(*words, "-c", "tract", cwd=tmp_path).out
+    assert subcut(*words, "-c", "ort", "--json", cwd=tmp_path).document["nodes"][0]["known"] == []
+    assert "known" not in subcut(*words, "--json", cwd=tmp_path).document["nodes"][0]
+    wrong = subcut("inspect", "lstm.onnx", "-c", "tract", cwd=tmp_path)
+    assert (wrong.code, "-c goes with a node" in wrong.err) == (2, True), wrong
+    (tmp_path / "subcut.toml").write_text('candidate = "tract"\n', encoding="utf-8")
+    assert said in subcut(*words, cwd=tmp_path).out
+
+
 def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     pytest.importorskip("tract", reason="tract is missing")
     lstm(tmp_path, ', direction = "reverse"')
