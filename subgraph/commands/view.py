@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,10 @@ import typer
 from subgraph import project, results, system
 from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, log, options
+from subgraph.commands.known import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
-from subgraph.errors import SubcutError, UsageError
+from subgraph.errors import SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean
 
@@ -81,7 +83,9 @@ def view(
         result=options.ResultOptions(output, trust=runs.trust),
     )
     path = asked.model_path
-    typed, words = view_options(settings, runs, inputs, output, weights), str(path if found or model is None else model)
+    words = str(path if found or model is None else model)
+    typed = view_options(settings, runs, inputs, output, weights)
+    typed = replace(typed, known=partial(_known, asked, list(typed.candidates)))
 
     def open_session() -> ViewSession:
         opened = open_model(path)
@@ -99,6 +103,17 @@ def view(
             webbrowser.open(server.url)
         _serve(server)
     return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
+
+
+def _known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
+    """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
+    found: dict[int, list[str]] = {}
+    for spec in specs:
+        with contextlib.suppress(UsageError, UnknownName):  # the run says what is wrong with the words
+            for issue in hints(graph, asked.described_candidate(spec)):
+                if issue.node and issue.node.top is not None:
+                    found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))
+    return found
 
 
 def _serve(server: ViewServer) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from subgraph import system
 from subgraph.bodies.parts import Part, parts, within
@@ -26,7 +26,7 @@ from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
-from subgraph.inspection.describe import NodeDetails, node_descriptions
+from subgraph.inspection.describe import node_descriptions
 from subgraph.inspection.network import inner_networks, network
 from subgraph.inspection.ranges import measure_weight
 from subgraph.inspection.summary import file_summary, weight_summary
@@ -51,6 +51,8 @@ FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
 
+T = TypeVar("T")
+
 
 class ByteSource(Protocol):
     """Something to read bytes from."""
@@ -67,6 +69,7 @@ class ViewOptions:
         inputs: files that the model is fed. recordings: folders of recordings.
         shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion, timeout.
         output: the parent folder of results.
+        known: what the candidates are known to compute wrongly in a graph, by node.
     """
 
     candidates: Mapping[str, Sequence[str]]
@@ -75,6 +78,7 @@ class ViewOptions:
     tested: Sequence[str]
     recordings: Sequence[str]
     output: Path
+    known: Callable[[Graph], Mapping[int, Sequence[str]]] = lambda _: {}
 
 
 class ViewSession:
@@ -96,7 +100,8 @@ class ViewSession:
         self._kept = contextlib.ExitStack()
         self._scratch: Path | None = None
         self._structure = graph.skeleton.structure
-        self._described = {0: self._describe(graph)}  # a part's place → what tells of its nodes
+        self._described = {0: _beside(node_descriptions, graph)}  # a part's place → what tells of its nodes
+        self._known = {0: _beside(options.known, graph)}  # a part's place → what is known of its nodes
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -154,7 +159,8 @@ class ViewSession:
         graph = self.parts[place].graph
         with self._lock:
             if place not in self._described:
-                self._described[place] = self._describe(graph)
+                self._described[place] = _beside(node_descriptions, graph)
+                self._known[place] = _beside(self.options.known, graph)
         details = to_json(self._described[place].result()(i))
         for tensor in details["inputs"]:
             tensor |= _constant(graph, tensor["name"])
@@ -167,14 +173,8 @@ class ViewSession:
             "metadata": metadata,
             "doc": _text(node.doc_string),
             "source": str(origin or ""),
+            "known": list(self._known[place].result().get(i, ())),
         }
-
-    def _describe(self, graph: Graph) -> Future[Callable[[int], NodeDetails]]:
-        """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the first click."""
-        beside = ThreadPoolExecutor(1)
-        future = beside.submit(node_descriptions, graph)
-        beside.shutdown(wait=False)
-        return future
 
     def _place(self, number: int) -> tuple[int, int]:
         """The part that holds a node, by its place, and the node's index in there.
@@ -477,6 +477,14 @@ class ViewSession:
             return ""
         full = Path(path).resolve()
         return full.relative_to(self.output).as_posix() if full.is_relative_to(self.output) and full.exists() else ""
+
+
+def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
+    """Begun beside: inferring the types of 10,000 nodes takes 0.3 s, which is not spent at the first click."""
+    beside = ThreadPoolExecutor(1)
+    future = beside.submit(function, graph)
+    beside.shutdown(wait=False)
+    return future
 
 
 def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +17,8 @@ import pytest
 
 from fixtures import bodies
 from subgraph import view
-from subgraph.commands.view import _model_of
+from subgraph.commands.resolve import Asked
+from subgraph.commands.view import _known, _model_of
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.shape_inference import infer_types
@@ -73,6 +75,31 @@ def test_a_node_tells_all_that_the_file_says(session: ViewSession) -> None:
     assert node["label"] == NAMES[2] and node["inputs"][0]["name"] == "t1" and node["doc"] == ""
     with pytest.raises(UnknownName):
         session.node(-1)
+
+
+PADDED = """
+g (float[1, 2, 6, 6] x) => (y)
+<int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}>
+{
+    r = Relu (x)
+    padded = Pad (r, pads)
+    y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (padded)
+}
+"""
+
+
+def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each candidate that was named; one that cannot be read is told by its run."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text_models.model(PADDED), "m.onnx")
+    asked, specs = Asked(model="m.onnx"), ["ort==1.31.1", "ort==1.32.0", "nothing such"]
+    options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(_known, asked, specs))
+    session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
+    said = [session.node(i)["known"] for i in range(3)]
+    assert said[0] == said[1] == [] and len(said[2]) == 1, said
+    assert said[2][0].startswith("ort==1.31.1: ") and "Pad of zeros" in said[2][0]
 
 
 def test_nodes_inside_are_numbered_described_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

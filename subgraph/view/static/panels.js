@@ -60,6 +60,7 @@ export function nodePanel(node, errors, actions) {
     ...pairs("", node.attributes),
     ...node.inputs.map(t => tensorRow("reads", t)),
     ...node.outputs.map(t => tensorRow("makes", t)),
+    ...node.known.map(text => el("tr", {}, el("th", {}, "perhaps"), el("td", {}, text))),
     ...errors.map(([name, text]) => el("tr", {}, el("th", {}, "error"), el("td", {}, `${name}: ${text}`))),
     ...pairs("", node.source ? { source: node.source } : {}),
     ...pairs("metadata", node.metadata),
