@@ -390,8 +390,8 @@ def _misdeclared(
     graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
 ) -> bool:
     """Does a node of the region, or one that makes an input of it, show that a declared type or shape is wrong?"""
-    first = {*region.nodes}.intersection(i for n in inputs for i in graph.readers.get(n, ()))
-    if any(_misfit(graph, i, infos) for i in first):
+    entering = set(inputs)
+    if any(_misfit(graph, i, infos) for i in region.nodes if not entering.isdisjoint(graph.reads[i])):
         return True
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     for i in {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}:
