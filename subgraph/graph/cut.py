@@ -40,6 +40,19 @@ if TYPE_CHECKING:
 MODEL_PARTS = frozenset(("graph", "functions", "training_info"))  # assembled anew; training graphs do not fit a cut
 # Operators whose inputs and outputs are all of one element type.
 ONE_TYPE = frozenset("Add Sub Mul Div Conv ConvTranspose Gemm MatMul PRelu Min Max Sum".split())
+# Operators whose output has the shape of their first input; pooling keeps the first two dimensions.
+SAME_SHAPE = frozenset(
+    "Relu LeakyRelu Sigmoid HardSigmoid HardSwish Tanh Clip Elu Selu Softplus Erf Gelu Neg Abs Exp Log Sqrt Identity "
+    "Cast Dropout Softmax LogSoftmax BatchNormalization InstanceNormalization LRN QuantizeLinear "
+    "DequantizeLinear".split()
+)
+POOLS = frozenset("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool".split())
+# Operators that no opset lets compute with integers.
+FLOAT_ONLY = frozenset(
+    "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax Softplus Elu Exp Log "
+    "Sqrt AveragePool GlobalAveragePool LSTM GRU RNN".split()
+)
+INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 9, 12, 13))  # of TensorProto.DataType, bool among them
 UNFREEZABLE = PACKED | {"string"}  # element types whose .npy file does not hold the bytes of an initializer
 # The fields of a graph that are assembled anew.
 GRAPH_PARTS = frozenset(
@@ -390,8 +403,7 @@ def _misdeclared(
     graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
 ) -> bool:
     """Does a node of the region, or one that makes an input of it, show that a declared type or shape is wrong?"""
-    entering = set(inputs)
-    if any(_misfit(graph, i, infos) for i in region.nodes if not entering.isdisjoint(graph.reads[i])):
+    if _is_misshapen(graph, region, inputs, infos):
         return True
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     for i in {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}:
@@ -400,6 +412,8 @@ def _misdeclared(
             continue
         read = {n: graph.weights[n].data_type if n in graph.weights else types.get(n, 0) for n in graph.reads[i]}
         made = {types.get(n, 0) for n in graph.makes[i]}
+        if node.op_type in FLOAT_ONLY and read.get(node.input[0]) in INTEGERS:
+            return True
         if node.op_type == "Cast":
             made.add(attribute(node, "to", 0))
         elif node.op_type in ONE_TYPE:
@@ -411,12 +425,44 @@ def _misdeclared(
     return False
 
 
-def _misfit(graph: Graph, i: int, infos: Mapping[str, protobuf.ValueInfoProto]) -> bool:
-    """Do the shapes of what a node reads, weights' and declared ones, exclude each other?"""
+def _is_misshapen(
+    graph: Graph, region: Region, inputs: Sequence[str], infos: Mapping[str, protobuf.ValueInfoProto]
+) -> bool:
+    """Does a declared shape of an input contradict a node that reads it, or one behind operators that keep it?"""
+    shapes = {name: _dims(graph, name, infos) for name in inputs}
+    for i in region.nodes:
+        if shapes.keys().isdisjoint(graph.reads[i]):
+            continue
+        read = [shapes.get(name) or _dims(graph, name, infos) for name in graph.reads[i]]
+        if _misfit(graph, i, read):
+            return True
+        if (made := _shape_of(graph.nodes[i], read)) is not None:
+            name = graph.makes[i][0]
+            said = _dims(graph, name, infos)
+            if said and (len(said) != len(made) or any(map(_differ, said, made))):
+                return True
+            shapes[name] = made
+    return False
+
+
+def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
+    """What a node's first output must have of dimensions, None where one is not known; None for other operators."""
+    if node.domain not in STANDARD or not read or not (first := read[0]):
+        return None
+    if node.op_type in SAME_SHAPE:
+        return first
+    if node.op_type in POOLS:
+        return [*first[:2], *[None] * len(first[2:])]
+    if node.op_type == "Conv" and len(read) > 1 and (weight := read[1]):
+        return [first[0], weight[0], *[None] * len(first[2:])]
+    return None
+
+
+def _misfit(graph: Graph, i: int, shapes: Sequence[list[Any] | None]) -> bool:
+    """Do the shapes of what a node reads exclude each other?"""
     node = graph.nodes[i]
     if node.domain not in STANDARD or node.op_type not in ONE_TYPE:
         return False
-    shapes = [_dims(graph, name, infos) for name in graph.reads[i]]
     if node.op_type in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
         first, second = shapes[:2] if len(shapes) > 1 else (None, None)
         if first is None or second is None or min(len(first), len(second)) < 2:

@@ -134,6 +134,48 @@ def test_a_declared_shape_that_is_wrong_is_inferred(
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
+@pytest.mark.parametrize(
+    ("between", "wrong"),
+    [
+        ("r = Relu(a) s = Sigmoid(r)", [1, 4, 8, 8]),
+        ("s = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a)", [1, 4, 8, 8]),
+    ],
+)
+def test_a_declared_shape_that_only_a_deeper_node_contradicts_is_inferred(
+    between: str, wrong: list[int], tmp_path: Path
+) -> None:
+    """Nothing that reads `a` itself is of another shape than it declares."""
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, wrong))
+
+    text = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) {between} [n] y = Conv(s, w) }}"
+    g = text_models.load(tmp_path, text, declare, w=np.ones((2, 3, 1, 1), np.float32))
+    made = cut(g, g.label(1), "n")
+    assert made.declared("a").shapes == [[1, 3, 8, 8]]
+    ort.InferenceSession(made.to_model().SerializeToString())
+
+
+@pytest.mark.parametrize("op", ["Sigmoid(a)", "Softmax(a)", "AveragePool<kernel_shape = [2, 2]>(a)"])
+def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, tmp_path: Path) -> None:
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.INT64, [1, 3, 8, 8]))
+
+    text = f"g (float[1,3,8,8] x) => (float[i,j,k,l] y) {{ a = Neg(x) [n] b = {op} y = Relu(b) }}"
+    made = cut(text_models.load(tmp_path, text, declare), "n", "n")
+    assert made.declared("a").dtype == "float32"
+    ort.InferenceSession(made.to_model().SerializeToString())
+
+
+def test_declared_shapes_that_agree_or_are_open_stay(tmp_path: Path) -> None:
+    """No process infers anything: what a model declares rightly is taken as it is, symbols among it."""
+    text = "g (float[n,3,8,8] x) => (float[n,2,8,8] y) { a = Neg(x) r = Relu(a) p = Clip(r) [n] y = Conv(p, w) }"
+    model = onnx.shape_inference.infer_shapes(text_models.model(text, w=np.ones((2, 3, 1, 1), np.float32)))
+    g = text_models.read(tmp_path, model)
+    made = cut(g, g.label(1), "n")
+    assert made.declared("a").shapes == [["n", 3, 8, 8]] and "p" in {v.name for v in made.to_model().graph.value_info}
+
+
 def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Float32 is declared at a tensor that a Concat joins with float16: what the maker gives nobody can infer."""
     monkeypatch.chdir(tmp_path)
