@@ -157,27 +157,30 @@ def answered(wanted: list[str], seconds: float) -> dict[str, Answer]:
 
 
 def cell(answer: Answer | None) -> str:
-    """`3 of 93, minimal, 12 s`."""
+    """`3 of 93*, 12 s`; the star: none of them can be lowered again, each was tried."""
     if not answer:
-        return "—"
+        return ""
     if "error" in answer:
-        return (
-            "fails" if "seconds" not in str(answer["error"]) and "not done" not in answer["error"] else answer["error"]
-        )
-    proof = {True: ", minimal"}.get(answer.get("minimal", ""), "")
+        return answer["error"] if answer["error"].startswith("not done") else "no answer"
     score = answer["score"] if isinstance(answer["score"], float) else answer["score"]["plan"]
-    missed = f" (misses it: {score:.0f} dB)" if score < answer["limit"] else ""
-    return f"{answer['kept']} of {answer['places']}{proof}{missed}, {answer['seconds']:.0f} s"
+    missed = f" ({score:.1f} dB: missed)" if score < answer["limit"] else ""
+    return (
+        f"{answer['kept']} of {answer['places']}{'*' * answer.get('minimal', False)}{missed}, {answer['seconds']:.0f} s"
+    )
 
 
 def table(known: dict[str, Answer]) -> Iterator[str]:
-    """A row per model and precision."""
-    yield "| model | lowered to | limit | subcut | NNCF | onnxruntime's ranking | onnxconverter-common |"
-    yield "|---|---|--:|---|---|---|---|"
-    for row in dict.fromkeys(key.rpartition("/")[0] for key in known):
-        limit = next(known[key]["limit"] for key in known if key.startswith(f"{row}/"))
-        cells = [cell(known.get(f"{row}/{tool}")) for tool in ("subcut", "NNCF", "onnxruntime", "onnxconverter-common")]
-        yield f"| {row.replace('/', ' | ')} | {limit:.0f} dB | {' | '.join(cells)} |"
+    """A row per model, and one more where it was asked for more."""
+    yield "| | int8: subcut | NNCF | onnxruntime's ranking | dynamic: subcut | float16: subcut | onnxconverter-common |"
+    yield "|---|---|---|---|---|---|---|"
+    columns = [("int8", tool) for tool in ("subcut", *PEERS["int8"])] + [("int8 dynamic", "subcut")]
+    columns += [("float16", tool) for tool in ("subcut", *PEERS["float16"])]
+    for name in dict.fromkeys(key.partition("/")[0] for key in known):
+        cells = [cell(known.get(f"{name}/{precision}/{tool}")) for precision, tool in columns]
+        yield f"| {name} | {' | '.join(cells)} |"
+        if asked := known.get(f"{name}/{STRICT}/subcut"):
+            more = [cell(known.get(f"{name}/{STRICT}/{tool}")) for tool in ("subcut", *PEERS[STRICT])]
+            yield f"| {name}, {asked['limit']:.0f} dB | {' | '.join(more)} | | | |"
 
 
 def main() -> None:
