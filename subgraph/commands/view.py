@@ -18,7 +18,7 @@ from subgraph.commands import Result, log, options
 from subgraph.commands.known import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
-from subgraph.errors import SubcutError, UnknownName, UsageError
+from subgraph.errors import SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean
 
@@ -109,7 +109,7 @@ def _known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[s
     """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
-        with contextlib.suppress(UsageError, UnknownName):  # the run says what is wrong with the words
+        with contextlib.suppress(SubcutError):  # a hint is no more: a run says what is wrong with words, model or files
             for issue in hints(graph, asked.described_candidate(spec)):
                 if issue.node and issue.node.top is not None:
                     found.setdefault(issue.node.top, []).append(clean(f"{spec}: {issue.reason}"))

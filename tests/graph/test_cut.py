@@ -167,6 +167,19 @@ def test_an_integer_that_is_declared_where_only_floats_go_is_inferred(op: str, t
     ort.InferenceSession(made.to_model().SerializeToString())
 
 
+def test_a_node_that_lacks_its_input_or_its_first_output_is_cut(tmp_path: Path) -> None:
+    """The first is damaged, which `subcut inspect` says; here only the cut counts."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        del m.graph.node[2].input[:]
+        m.graph.node[0].output[0] = ""
+
+    text = "g (float[1,3] x) => (float[1,3] y) { [d] o, m = Dropout(x) [n] b = Not(m) [s] y = Sigmoid(x) }"
+    g = text_models.load(tmp_path, text, damage)
+    assert cut(g, "s", "s").outputs == ("y",)
+    assert cut(g, "d", "d").outputs == ("m",)
+
+
 def test_declared_shapes_that_agree_or_are_open_stay(tmp_path: Path) -> None:
     """No process infers anything: what a model declares rightly is taken as it is, symbols among it."""
     text = "g (float[n,3,8,8] x) => (float[n,2,8,8] y) { a = Neg(x) r = Relu(a) p = Clip(r) [n] y = Conv(p, w) }"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from subgraph.plan import cures
@@ -58,6 +58,8 @@ def test_the_range_of_least_entropy_leaves_the_rare_and_far_out(sign: int) -> No
     assert np.mean((far - np.round(values / high * 255) * high / 255) ** 2) < 0.5
 
 
+@example([5e-324])
+@example([0.0])
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_any_range_of_least_entropy_lies_within_the_values_and_holds_zero(values: list[float]) -> None:
     low, high = cures._least_entropy(np.array(values))
