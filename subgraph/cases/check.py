@@ -200,7 +200,7 @@ def type_problem(cut: Cut) -> str:
     """
     graph = cut.model.graph
     kinds = {t.data_type for t in graph.initializer} | {t.tensor_type.elem_type for t in cut.types.values()}
-    kinds |= {attribute(node, "to") for node in graph.node if node.op_type == "Cast"}
+    kinds |= {attribute(node, "to", 0) for node in graph.node if node.op_type == "Cast"}
     if len(kinds & FLOATING) < 2:
         return ""
     try:

@@ -92,16 +92,25 @@ def _parts(sparse: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
 def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
     """Value of an attribute: number, text, list or TensorProto; the default if the node has none of that name.
 
-    None if a function takes it from its caller, or if it has no type.
+    The default, too, for a value of another kind than the default's: no runtime loads such a model. None if a
+    function takes it from its caller, or if it has no type.
     """
     for a in node.attribute:
         if a.name == name:
             field = "" if a.ref_attr_name else VALUE_FIELDS.get(a.type, "")
             value: Any = getattr(a, field) if field else None
-            if isinstance(value, bytes):
-                return value.decode(errors="replace")
-            return list(value) if field in LIST_FIELDS else value
+            value = value.decode(errors="replace") if isinstance(value, bytes) else value
+            value = list(value) if field in LIST_FIELDS else value
+            return default if _is_of_another_kind(value, default) else value
     return default
+
+
+def _is_of_another_kind(value: Any, default: Any) -> bool:
+    if value is None or default is None:
+        return False
+    if isinstance(value, list) and isinstance(default, list):
+        return any(_is_of_another_kind(v, default[0]) for v in value) if default else False
+    return not isinstance(value, type(default))
 
 
 # ---------------------------------------------------------------------------------------------------- functions

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.graph import opsets, walk
@@ -47,6 +50,29 @@ def test_bodies_are_named_by_their_attributes() -> None:
     several = helper.make_node("Custom", [], ["y"], domain="own")
     several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(walk.bodies(node))
     assert [name for name, _ in walk.named_bodies(several)] == ["graphs[0]", "graphs[1]"]
+
+
+@pytest.mark.parametrize(
+    ("written", "default", "read"),
+    [
+        (5, 1, 5),
+        ("a", "b", "a"),
+        ([3, 4], [1, 1], [3, 4]),
+        ([], [1, 1], []),
+        (helper.make_tensor("t", TensorProto.FLOAT, [], [1.0]), 1, 1),
+        ("SAME_UPPER", 1, 1),
+        (2.0, 1, 1),
+        ([0.5], [1, 1], [1, 1]),
+        (3, [1, 1], [1, 1]),
+        (5, None, 5),
+    ],
+)
+def test_an_attribute_has_the_kind_of_its_default(written: Any, default: Any, read: Any) -> None:
+    node = helper.make_node("Own", [], ["y"])
+    kind = onnx.AttributeProto.INTS if written == [] else None
+    node.attribute.append(helper.make_attribute("a", written, attr_type=kind))
+    assert walk.attribute(node, "a", default) == read
+    assert walk.attribute(node, "b", default) == default
 
 
 def test_tensors_at_any_depth() -> None:
