@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -183,7 +184,13 @@ def short_path(path: str) -> str:
 
 
 def big(number: float) -> str:
-    """A large number: 76.3 k, 25.6 M; below 1,000 in full."""
+    """A large number: 76.3 k, 25.6 M; below 1,000 in full. A damaged file's may be beyond a float: 10^338.
+
+    >>> big(76_300), big(10**338)
+    ('76.3 k', '10^338')
+    """
+    if number >= 1e18:
+        return f"10^{math.log10(number):.0f}"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
