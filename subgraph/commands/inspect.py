@@ -343,7 +343,9 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str
 
 
 def _size(number: int) -> str:
-    """Bytes in the unit in which they have at most four digits."""
+    """Bytes in the unit in which they have at most four digits; a damaged file's may be any number."""
+    if number >= 1 << 60:
+        return f"{big(number)} bytes"
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if number >= 1 << shift:
             return f"{number / (1 << shift):.1f} {unit}"
