@@ -89,8 +89,7 @@ def inspect(
         )
     asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
     model_path, feeding = asked.model_path, asked.feeding
-    spec = settings.get("candidate", candidate) if node else None
-    runtime = asked.described_candidate(spec) if spec else None
+    runtime = _runtime(asked, candidate) if node else None
     graph = load(model_path)
     try:
         places = tuple(start or ()), tuple(end or ())
@@ -98,6 +97,24 @@ def inspect(
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     return Result(to_json(document), text(document), document.exit_code)
+
+
+def _runtime(asked: Asked, typed: str | None) -> Candidate | None:
+    """The candidate whose runtime the node is held against; None where the project's cannot be read, with a warning.
+
+    Raises:
+        UnknownName, UsageError: the one that is typed cannot be read.
+    """
+    if typed:
+        return asked.described_candidate(typed)
+    spec = asked.settings.get("candidate")
+    try:
+        return asked.described_candidate(spec) if spec else None
+    except SubcutError as e:
+        place = Path(asked.settings.origin("candidate") or "$SUBCUT_CANDIDATE").name
+        what = "; ".join(filter(None, (clean(e.what), clean(e.hint), f"correct {place}, or name one with -c SPEC")))
+        log.warning("the project's candidate, %s, cannot be read: %s", clean(spec), what)
+        return None
 
 
 def _document(

@@ -157,6 +157,33 @@ def test_inspect_of_a_node_says_what_its_runtime_is_known_for(tmp_path: Path) ->
     assert said in subcut(*words, cwd=tmp_path).out
 
 
+@pytest.mark.parametrize("spec", ["trakt", "gone.py"])
+def test_a_project_whose_candidate_cannot_be_read_has_its_nodes_described(spec: str, tmp_path: Path) -> None:
+    lstm(tmp_path)
+    (tmp_path / "subcut.toml").write_text(f'candidate = "{spec}"\n', encoding="utf-8")
+    done = subcut("inspect", "lstm.onnx", "back", "--no-run", cwd=tmp_path)
+    (line,) = (said for said in done.err.splitlines() if spec in said)
+    assert line.startswith(f"warning: the project's candidate, {spec}, cannot be read: "), line
+    assert line.endswith("correct subcut.toml, or name one with -c SPEC"), line
+    assert (done.code, "back (LSTM)" in done.out, "perhaps" in done.out) == (0, True, False), done
+    typed = subcut("inspect", "lstm.onnx", "back", "--no-run", "-c", spec, cwd=tmp_path)
+    assert (typed.code, typed.out) == (2, ""), typed
+
+
+def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path: Path) -> None:
+    loop = """
+    g (int64 n, bool go, float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {
+        [turns] y = Loop (n, go, x) <body = step (int64 i, bool on, float[1, 2, 6, 6] v)
+            => (bool still, float[1, 2, 6, 6] w) <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}> {
+            still = Identity (on) p = Pad (v, pads) [pool] w = MaxPool <kernel_shape = [3, 3]> (p) }>
+    }"""
+    onnx.save(text_models.model(loop), tmp_path / "m.onnx")
+    said = {c: subcut("inspect", "m.onnx", "turns/body/pool", "-c", c, cwd=tmp_path) for c in ("ort", "ort==1.32.0")}
+    assert {done.code for done in said.values()} == {0}, said
+    assert "  perhaps behind a Pad of zeros gives other values" in said["ort"].out
+    assert "perhaps" not in said["ort==1.32.0"].out, "that release is right"
+
+
 def test_a_search_names_them_before_its_first_run(tmp_path: Path) -> None:
     pytest.importorskip("tract", reason="tract is missing")
     lstm(tmp_path, ', direction = "reverse"')

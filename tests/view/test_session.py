@@ -17,8 +17,9 @@ import pytest
 
 from fixtures import bodies
 from subgraph import view
+from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
-from subgraph.commands.view import _known, _model_of
+from subgraph.commands.view import RunOptions, _known, _model_of, view_options
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.graph.shape_inference import infer_types
@@ -100,6 +101,20 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
     said = [session.node(i)["known"] for i in range(3)]
     assert said[0] == said[1] == [] and len(said[2]) == 1, said
     assert said[2][0].startswith("ort==1.31.1: ") and "Pad of zeros" in said[2][0]
+
+
+def test_a_node_is_described_where_the_projects_candidate_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(text_models.model(PADDED), "m.onnx")
+    Path("subcut.toml").write_text('candidate = "nothing such"\n', encoding="utf-8")
+    asked = Asked(model="m.onnx")
+    typed = view_options(asked.settings, RunOptions(), InputOptions(), None, None)
+    assert [*typed.candidates] == ["nothing such"]
+    options = replace(typed, known=partial(_known, asked, [*typed.candidates]))
+    session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
+    assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [("Pad", []), ("MaxPool", [])]
 
 
 def test_nodes_inside_are_numbered_described_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
