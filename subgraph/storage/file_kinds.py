@@ -37,7 +37,7 @@ _WEIGHTS = "it holds weights without a graph: export the model with its code, as
 _ONNX_AS = "every command takes it by a name that does not end in .onnx"
 _INPUTS = "name the model first, then the inputs with -i"
 _ORIGINAL = "name the .onnx that it was converted from"
-_FORMER = "export it as ONNX with the framework that wrote it, and name that"
+_MXNET = "mxnet.onnx.export_model('SYMBOL.json', 'WEIGHTS.params', [input shape]) of MXNet 1.9 writes it as ONNX"
 
 
 class Family(StrEnum):
@@ -80,10 +80,14 @@ _OM = FileKind("an Ascend .om model", _BUILT)
 _DLC = FileKind("a Qualcomm .dlc model", _BUILT)
 _TNN = FileKind("a TNN model", _ORIGINAL)
 _CORE_ML = FileKind("a Core ML model", "name the .onnx or PyTorch model that it was converted from")
-_DARKNET = FileKind("a Darknet network", _FORMER)
+_DARKNET = FileKind(
+    "a Darknet network", "Darknet writes no ONNX: a converter does, such as demo_darknet2onnx.py of pytorch-YOLOv4"
+)
+_KMODEL = FileKind("a Kendryte .kmodel", _BUILT)
 _STATE_DICT = FileKind("a state_dict of PyTorch", _STATE)
 _SAVED_MODEL = FileKind("a TensorFlow SavedModel", _CONVERT_FOLDER, Family.TENSORFLOW)
 
+_COMMENTS = r"(?:\s*#[^\n]*\n)*\s*"  # as they stand before a model as text
 # How the file begins -> what it is. The first pattern that matches decides.
 _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"\Z", FileKind("an empty file", "")),
@@ -91,11 +95,15 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r".{4}ORTM", FileKind("onnxruntime's .ort format", "use the .onnx it was made from")),
     (r".{4}TFL3", FileKind("a TensorFlow Lite model", _TFLITE, Family.TFLITE)),
     (r".{4}ET\d\d", FileKind("an ExecuTorch program (.pte)", _TORCH)),
-    (r"LDMK", FileKind("a Kendryte .kmodel", _BUILT)),
-    (r"\x12\x01\0{14}", FileKind("weights of MXNet (.params)", _FORMER)),
+    (r"LDMK", _KMODEL),
+    (r"\x12\x01\0{14}", FileKind("weights of MXNet (.params)", _MXNET)),
     (r"[\x02\x04]\0\xbc\xfa", _TNN),
     (r"\"\d+ \d+ \d+ 420662477[02] ", _TNN),
     (r"\x1f\x8b", FileKind("a gzip archive", "unpack it first: gunzip -k FILE")),
+    (r"BZh\d1AY&SY", FileKind("a bzip2 archive", "unpack it first: bunzip2 -k FILE")),
+    (r"\xfd7zXZ", FileKind("an xz archive", "unpack it first: unxz -k FILE")),
+    (r"\x28\xb5\x2f\xfd", FileKind("a zstd archive", "unpack it first: unzstd FILE")),
+    (r".{257}ustar", FileKind("a tar archive", "unpack it first: tar xf FILE")),
     (r"GGUF", FileKind("a GGUF file, weights for llama.cpp", _WEIGHTS)),
     (r"\x80[\x02-\x05].*torch", _PYTORCH_FILE),
     (r"\x80[\x02-\x05]", FileKind("a Python pickle, which subcut never loads", _TORCH)),
@@ -109,13 +117,14 @@ _MARKS: tuple[tuple[str, FileKind], ...] = (
     (r"(<\?xml[^>]*>\s*)?<net\s",
      FileKind("OpenVINO's IR (.xml)",
               "name the .onnx that it was converted from; openvino reads that itself (-c openvino)")),
-    (r"\s*(ir_version|opset_import)\b[^\0]*:",
+    (_COMMENTS + r"(ir_version|opset_import)\b[^\0]*:",
      FileKind("an ONNX model as protobuf's text", _ONNX_AS, Family.ONNX_TEXTPROTO)),
-    (r"\s*<\s*(ir_version|opset_import)\s*:", FileKind("an ONNX model as text", _ONNX_AS, Family.ONNX_TEXT)),
-    (r"(?i)\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
+    (_COMMENTS + r"<\s*(ir_version|opset_import)\s*:",
+     FileKind("an ONNX model as text", _ONNX_AS, Family.ONNX_TEXT)),
+    (r"(?i)(\xef\xbb\xbf)?\s*\{\s*\"(ir_?version|producer_?name|opset_?import|graph)\"",
      FileKind("an ONNX model as JSON", _ONNX_AS, Family.ONNX_JSON)),
     (r"\s*([#;][^\n]*\s+)*\[(net|network)\]", _DARKNET),
-    (r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:", FileKind("a network of MXNet (symbol.json)", _FORMER)),
+    (r"(?s)\s*\{\s*\"nodes\"\s*:\s*\[\s*\{[^}]*\"op\"\s*:", FileKind("a network of MXNet (symbol.json)", _MXNET)),
     (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]",
      FileKind("Caffe's network as text (.prototxt)", _CAFFE, Family.CAFFE)),
     (r"[^\0]*\bnode\s*\{", FileKind("a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH)),
@@ -156,6 +165,7 @@ _SUFFIXES = {
     ".dlc": _DLC,
     ".cfg": _DARKNET,
     ".weights": _DARKNET,
+    ".kmodel": _KMODEL,
     ".hef": FileKind("a Hailo .hef model", _BUILT),
     ".mlmodel": _CORE_ML,
     ".bin": FileKind("the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),

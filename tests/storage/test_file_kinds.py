@@ -42,16 +42,20 @@ KINDS = [
     ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "-o model.onnx"),
     ("m.pte", b"\x30\0\0\0ET12", "ExecuTorch", "torch.onnx.export"),
     ("m.kmodel", b"LDMK\x07\0\0\0", ".kmodel", "built from"),
-    ("m.params", struct.pack("<QQQ", 0x112, 0, 2), "MXNet", "export it as ONNX"),
+    ("m.params", struct.pack("<QQQ", 0x112, 0, 2), "MXNet", "mxnet.onnx.export_model"),
     (
         "m-symbol.json",
         b'{\n  "nodes": [\n    {\n      "op": "null",\n      "name": "data"\n',
         "MXNet",
-        "export it as ONNX",
+        "mxnet.onnx.export_model",
     ),
     ("m.tnnproto", b'"1 48 1 4206624772 ,"\n"data 4 1 3 224 224 0 ,"\n', "TNN", "converted from"),
     ("m.tnnmodel", struct.pack("<I", 0xFABC0002), "TNN", "converted from"),
-    ("yolov3.cfg", b"# Testing\n[net]\nbatch=1\n", "Darknet", "export it as ONNX"),
+    ("yolov3.cfg", b"# Testing\n[net]\nbatch=1\n", "Darknet", "a converter"),
+    ("m.tar", b"model.onnx" + b"\0" * 247 + b"ustar", "tar archive", "tar xf "),
+    ("m.onnx.bz2", b"BZh91AY&SY\0", "bzip2", "bunzip2 -k "),
+    ("m.onnx.xz", b"\xfd7zXZ\0", "an xz archive", "unxz -k "),
+    ("m.onnx.zst", b"\x28\xb5\x2f\xfd", "zstd", "unzstd "),
     ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "m.h5 -o model.onnx"),
 ]
 
@@ -70,6 +74,21 @@ def test_a_file_of_another_kind_is_named(
         protobuf.read(path)
     assert kind in refusal.value.what
     assert advice in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("# proto-message: ModelProto\n\n# by hand\nir_version: 8\ngraph {\n  node {\n", "protobuf's text"),
+        ('# two\n  # lines\n<ir_version: 8, opset_import: ["" : 13]>\n', "an ONNX model as text"),
+        ('\ufeff{"irVersion": "8"}', "as JSON"),
+        ('# proto-message: GraphDef\nnode {\n  name: "input"\n}\n', "a TensorFlow graph as text"),
+    ],
+)
+def test_text_may_begin_with_comments(tmp_path: Path, head: str, kind: str) -> None:
+    (tmp_path / "m.onnx").write_text(head, "utf-8")
+    with pytest.raises(ModelError, match=kind):
+        protobuf.read(tmp_path / "m.onnx")
 
 
 def test_a_format_without_a_mark_is_named_by_its_suffix(tmp_path: Path) -> None:

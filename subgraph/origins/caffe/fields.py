@@ -150,9 +150,7 @@ class Parameters:
         for field, value in self.given.fields:
             if field not in kinds:
                 close = get_close_matches(field, kinds, 1)
-                hint = (
-                    f"did you mean '{close[0]}'? " if close else ""
-                ) + "what subcut does not know may change the result"
+                hint = f"did you mean '{close[0]}'? " if close else ""
                 of = "" if name in ("net", "layer") else f" in {name}"
                 what = f"{where}, line {value.line}: unknown field '{clean(field)}'{of}"
                 raise ModelError(what, f"{hint}what subcut does not know may change the result")

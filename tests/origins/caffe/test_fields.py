@@ -50,3 +50,13 @@ def test_mistakes_are_named(name: str, data: str, message: str, hint: str) -> No
         read(name, data)
     assert message in refusal.value.what
     assert hint in refusal.value.hint
+
+
+def test_the_hint_of_an_unknown_field_is_said_once() -> None:
+    said = {}
+    for data in ("kernal_size: 3", "qqqqqqqqqqqq: 1"):
+        with pytest.raises(ModelError) as refusal:
+            read("convolution_param", data)
+        said[data] = refusal.value.hint
+    known = "what subcut does not know may change the result"
+    assert said == {"kernal_size: 3": f"did you mean 'kernel_size'? {known}", "qqqqqqqqqqqq: 1": known}
