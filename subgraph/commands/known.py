@@ -152,9 +152,9 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     if not own:
         raise UsageError(f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime")
     tests = sorted({test for entry in own for test in entry.tests})
-    with open_sweep([candidate], asked.output, only=tests, stored=asked.stored) as sweep:
+    with open_sweep([candidate], asked.output, only=tests or None, stored=asked.stored) as sweep:
         version = sweep.candidates[0].about.version
-        ended = {row.test.name: row.results[0].outcome for row in (sweep.rows() if tests else ())}
+        ended = {row.test.name: row.results[0].outcome for row in sweep.rows()}
         for entry, example in known_case.examples(own, sweep.scratch):
             ended[entry.path] = sweep.result(sweep.candidates[0], example).outcome
     states = {entry.name: _state(entry, ended) for entry in own}

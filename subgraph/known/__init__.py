@@ -17,7 +17,9 @@ of the onnx package that fail in the wrong ones: it can be run again anywhere. I
     ceil_mode = "1"
 
 Where no such test shows it, `[case]` has a model in onnx's text form, `model`, fed with values from `low` to `high`,
-and judged by onnx's own evaluator; nothing of an entry is code.
+and judged by onnx's own evaluator; nothing of an entry is code. A tensor that is declared among the values of the text,
+and that no node makes, is a weight that is drawn like the inputs. `[case.ranges]` has the range of a single one,
+`[case.values]` the elements of an input that must not be drawn.
 
 `when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
 that default; `type 0` and `rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator
@@ -56,12 +58,18 @@ FACT_KINDS = (
 
 @dataclass(frozen=True)
 class KnownCase:
-    """A model in onnx's text form, and between which values its inputs are drawn."""
+    """A model in onnx's text form, and between which values its inputs are drawn.
+
+    Attributes:
+        ranges: of single inputs and weights: [low, high]. values: the elements of inputs that are not drawn.
+    """
 
     model: str
     low: float = -1.0
     high: float = 1.0
     seed: int = 0
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,9 @@ def render(entry: Entry) -> str:
     if (case := entry.case) is not None:
         numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
         lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
+        for word, table in (("ranges", case.ranges), ("values", case.values)):
+            lines += ["", f"[case.{word}]"] if table else []
+            lines += [f"{_toml(name)} = [{', '.join(map(str, numbers))}]" for name, numbers in table.items()]
     when = [f"{_toml(key)} = {_toml(value)}" for key, value in entry.when.items()]
     return "\n".join([*lines, *(["", "[when]", *when] if when else [])]) + "\n"
 

@@ -1,12 +1,14 @@
 """Operator tests that a candidate gets wrong -> entries of `known`: what sets them apart from those that are right.
 
 An entry's condition is the smallest set of facts of a node that wrong tests share and no right test of that operator
-has; tests that share one are one entry. Nothing is guessed of what was not run.
+has, without attributes that do not matter, and with those that do, as runs tell (`conditions`); tests that share one
+are one entry. Nothing is guessed of what was not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
@@ -17,19 +19,20 @@ from subgraph.inspection.lint.known import facts
 from subgraph.known import FACT_KINDS, Entry, render
 from subgraph.results.sweep import SweepOutcome
 from subgraph.storage import folders
+from subgraph.sweep.conditions import Conditions, Facts, open_conditions
 from subgraph.sweep.operator_tests import EXPANDED, NODE
 from subgraph.sweep.sweep import BAD, Sweep, SweepResult, SweepRow
 from subgraph.text import count
-from subgraph.verdict import Signature
+from subgraph.verdict import Signature, Verdict
 
 MOST = 3  # facts of a condition
 PREFERRED = ("set ", "input ", "outputs", "type ")  # kinds of facts, behind words and flags
 WORDS = {Signature.SHAPE: "gives another shape", Signature.NAN: "gives NaN or infinities",
          Signature.MISSING: "gives no such output", Signature.CRASH: "crashes",
          Signature.TIMEOUT: "does not end"}  # fmt: skip
+OTHER = "gives other values"
 FED = "where its other inputs are no constants"
 NAME_CHARS = 56
-Facts = Mapping[str, str]
 
 
 def entries(sweep: Sweep, rows: Sequence[SweepRow], column: int, date: str) -> tuple[list[Entry], list[str]]:
@@ -43,11 +46,12 @@ def entries(sweep: Sweep, rows: Sequence[SweepRow], column: int, date: str) -> t
     tried = [(row, row.results[column]) for row in own]
     bad = [(row, result) for row, result in tried if result.outcome in BAD and row.reference.outcome != "differs"]
     found, unlike = list[Entry](), list[str]()
+    with open_conditions(sweep, column) as conditions:
+        known = {row.test.name: _tested(sweep, row, conditions) for row, _ in bad}
     for operator in dict.fromkeys(row.test.op for row, _ in bad):
         wrong = {row.test.name: result for row, result in bad if row.test.op == operator}
         right = [row for row, r in tried if row.test.op == operator and r.outcome is SweepOutcome.RIGHT]
-        known = {row.test.name: _facts(sweep, row) for row, _ in bad if row.test.op == operator}
-        groups, left = separated(known, [_facts(sweep, row) for row in right])
+        groups, left = conditions_of({name: known[name] for name in wrong}, [_tested(sweep, row).own for row in right])
         unlike += left
         for when, tests in groups:
             results = {t: wrong[t] for t in tests}
@@ -56,10 +60,54 @@ def entries(sweep: Sweep, rows: Sequence[SweepRow], column: int, date: str) -> t
     return found, unlike
 
 
-def _facts(sweep: Sweep, row: SweepRow) -> Facts:
+@dataclass(frozen=True)
+class Tested:
+    """The facts of a node, and which of them matter to what is wrong, where runs told it."""
+
+    own: Facts
+    told: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def needed(self) -> Facts:
+        """Attributes that matter: with their value, or that they are set."""
+        keys = {key for key, matters in self.told.items() if matters and not key.startswith("input ")}
+        return {key: self.own[key] for key in sorted(keys) if key.removeprefix("set ") not in keys - {key}}
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Attributes and inputs that do not matter at all."""
+        said = [key for key, matters in sorted(self.told.items()) if not matters and not self.told.get(f"set {key}")]
+        return tuple(key for key in said if " " not in key or key.startswith("input "))
+
+    @property
+    def left(self) -> Facts:
+        """The facts without those that do not matter."""
+        return {key: value for key, value in self.own.items() if self.told.get(key, True)}
+
+
+def _tested(sweep: Sweep, row: SweepRow, conditions: Conditions | None = None) -> Tested:
     """Of the first node of a test's model."""
     with sweep.example(row.test) as example:
-        return facts(LintContext(load(example.model)).scopes[0].nodes[0])
+        own = facts(LintContext(load(example.model)).scopes[0].nodes[0])
+        return Tested(own, conditions.told(example, 0, own) if conditions else {})
+
+
+def conditions_of(
+    wrong: Mapping[str, Tested], right: Sequence[Facts]
+) -> tuple[list[tuple[Facts, list[str]]], list[str]]:
+    """As `separated`; with attributes that matter, and without those that do not where others set the tests apart.
+
+    >>> conditions_of({"a": Tested({"x": "1", "y": "2"}, {"x": False, "y": True})}, [{"x": "0", "y": "0"}])
+    ([({'y': '2'}, ['a'])], [])
+    """
+    groups, left = separated({name: tested.left for name, tested in wrong.items()}, right)
+    more, left = separated({name: wrong[name].own for name in left}, right)
+    found = list[tuple[Facts, list[str]]]()
+    for when, tests in (*groups, *more):
+        shared = set.intersection(*({*wrong[name].needed.items()} for name in tests))
+        whole = {**when, **dict(sorted(shared))}
+        found.append(({k: v for k, v in whole.items() if k.removeprefix("set ") not in whole.keys() - {k}}, tests))
+    return found, left
 
 
 def separated(wrong: Mapping[str, Facts], right: Sequence[Facts]) -> tuple[list[tuple[Facts, list[str]]], list[str]]:
@@ -105,10 +153,10 @@ def _is_of_building(result: SweepResult) -> bool:
     return result.outcome is not SweepOutcome.WRONG or result.verdict.signature is Signature.SHAPE
 
 
-def _fed(known: Sequence[Facts]) -> Facts:
-    """The inputs behind the first that all these tests feed."""
-    keys = (key for key in known[0] if key.startswith("input ") and key != "input 0")
-    return {key: "variable" for key in keys if all(own.get(key) == "variable" for own in known)}
+def _fed(known: Sequence[Tested]) -> Facts:
+    """The inputs behind the first that all these tests feed, but those that may as well be constants."""
+    keys = (key for key in known[0].own if key.startswith("input ") and key != "input 0")
+    return {key: "variable" for key in keys if all(tested.left.get(key) == "variable" for tested in known)}
 
 
 def _entry(
@@ -116,19 +164,29 @@ def _entry(
 ) -> Entry:
     """`fed`: what must hold beside the condition."""
     worst = max(results.values(), key=lambda r: (r.outcome is SweepOutcome.WRONG, _error(r)))
-    signature = worst.verdict.signature
-    ends = WORDS.get(signature, "gives other values") if signature else "gives other values"
     slug = "-".join([operator, *(f"{key}-{value}" for key, value in when.items())]).lower()
     return Entry(
         operator=operator,
-        says=" ".join(filter(None, [_with(when), ends, FED if fed.keys() - when.keys() else ""])),
+        says=described(when, worst.verdict, FED if fed.keys() - when.keys() else ""),
         tests=sorted(results),
         wrong=[version],
         date=date,
-        off=worst.verdict.why.split("; limit" if worst.outcome is SweepOutcome.WRONG else ": ")[0],
+        off=how_far(worst),
         when={**when, **fed},
         name=folders.safe_name("".join(c if c.isalnum() else "-" for c in slug))[:NAME_CHARS].strip("-"),
     )
+
+
+def described(when: Facts, verdict: Verdict, more: str = "") -> str:
+    """What is wrong, a sentence that goes on from the operator."""
+    ends = WORDS.get(verdict.signature, OTHER) if verdict.signature else OTHER
+    behind = [f"behind {op}" for key, op in when.items() if key.startswith("maker ")]
+    return " ".join(filter(None, [_with(when), " and ".join(behind), ends, more]))
+
+
+def how_far(result: SweepResult) -> str:
+    """By how much it is wrong, or how it ended."""
+    return result.verdict.why.split("; limit" if result.outcome is SweepOutcome.WRONG else ": ")[0]
 
 
 def _error(result: SweepResult) -> float:
@@ -152,7 +210,7 @@ def _parts(when: Facts) -> Iterator[str]:
             yield f"{value} in input {k}"
         elif kind == "input":
             yield f"no input {k}" if value == "none" else f"input {k}"
-        else:
+        elif kind == "outputs":
             yield count(int(value), "output")
 
 

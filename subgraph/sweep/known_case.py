@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from subgraph.documents import to_json
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.known import Entry, KnownCase
@@ -53,8 +54,8 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
     text, file = folder / TEXT, folder / MODEL
     text.write_text(case.model, encoding="utf-8")
     try:
-        options = {"into": str(file), "low": case.low, "high": case.high, "seed": case.seed}
-        evaluator.load(KEY, text, options)
+        drawing = {key: value for key, value in to_json(case).items() if key != "model"}
+        evaluator.load(KEY, text, {"into": str(file), **drawing})
         graph = graphs.load(file)
         names = [*(IN + name for name in graph.inputs), *(OUT + name for name in graph.outputs)]
         run = evaluator.run(KEY, folder, {name: f"v{k}" for k, name in enumerate(names)}, ())
@@ -65,5 +66,5 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         tuple(replace(values[name], name=name.removeprefix(kind)) for name in names if name.startswith(kind))
         for kind in (IN, OUT)
     )
-    key = digest("known case/1", file_digest(file), case.seed, case.low, case.high)
+    key = digest("known case/2", file_digest(file), drawing)
     return Example(entry.name, file, inputs, wanted, RTOL, ATOL, key)

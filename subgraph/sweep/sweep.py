@@ -186,13 +186,14 @@ def open_sweep(
     candidates: Sequence[Candidate],
     output: Path,
     *,
-    only: Sequence[str] = (),
+    only: Sequence[str] | None = (),
     criterion: str = "noise",
     stored: bool = True,
 ) -> Iterator[Sweep]:
     """A sweep with its processes, tests, store and scratch folder, until the block ends.
 
-    `only`: names or globs of operators and tests; none: all. `stored`: may results of earlier sweeps be used?
+    `only`: names or globs of operators and tests; none: all; None: no tests, for examples from elsewhere. `stored`: may
+    results of earlier sweeps be used?
 
     Raises:
         UnknownName: `only` names nothing, or the criterion is unknown. BackendError: a candidate cannot be used.
@@ -209,6 +210,6 @@ def open_sweep(
         ]
         for runtime in (plain, *runtimes):
             log.debug("%s %s", runtime.candidate.name, runtime.about.version)  # one that cannot start ends it here
-        tests = collect(store).chosen(only)
+        tests = OperatorTests((), (), Path()) if only is None else collect(store).chosen(only)
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
-        yield Sweep(tests, runtimes, expected, scratch, tuple(only))
+        yield Sweep(tests, runtimes, expected, scratch, tuple(only or ()))
