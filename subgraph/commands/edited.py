@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph.commands import Result
-from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.storage.file_kinds import is_of_tflite
@@ -25,6 +25,10 @@ TensorMap = Annotated[
     option(
         "--map", "OURS=THEIRS", "What the other model calls a tensor; or a file of lines `OURS THEIRS`. Repeatable."
     ),
+]
+
+Opset = Annotated[
+    Number, option("--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it.")
 ]
 
 

@@ -11,6 +11,8 @@ from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
 from subgraph.commands.resolve import Asked
 from subgraph.graph.graph import load
+from subgraph.graph.opsets import opset_of
+from subgraph.storage import folders
 from subgraph.text import clean, count
 
 
@@ -20,6 +22,7 @@ def merge(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")],
     other: Annotated[str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")],
     tensor_map: TensorMap = None,
+    opset: edited.Opset = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,
@@ -35,14 +38,19 @@ def merge(
     """
     from subgraph.editing.effect import require_runs
     from subgraph.editing.merge import merge as merged
+    from subgraph.editing.opset import raised
 
     settings = project.Project()  # what a project says of its model does not fit another
     asked = Asked(settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust))
     path, other_path = asked.model_path, Asked(settings, other).model_path
     new = edited.free_path(file, path, [path, other_path])
     one, two = load(path), load(other_path)
-    draft = merged(one, two, edited.read_maps(tensor_map))
-    draft.save(new)
+    with folders.temporary() as temporary:
+        if opset:
+            one = raised(one, opset, temporary)
+        draft = merged(one, two, edited.read_maps(tensor_map))
+        draft.remarks += [f"{clean(path.name)} was raised to opset {opset_of(one.model)}"] if opset else []
+        draft.save(new)
     lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
     graph = draft.model.graph
     weights = {t.name for t in graph.initializer}
@@ -50,6 +58,7 @@ def merge(
         lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
     if not file.no_run:
         with asked.reference() as reference:
-            require_runs(new, asked.feeding, reference)
-        lines.append("check    the reference runs it")
+            maps = require_runs(new, asked.feeding, reference)
+        left = f"; what makes maps was not run: {', '.join(map(clean, maps))}" if maps else ""
+        lines.append(f"check    the reference runs it{left}")
     return edited.result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from subgraph.commands import Result, edited, options
 from subgraph.commands.edited import FileOptions, TensorMap
-from subgraph.commands.options import Number, Text, option
+from subgraph.commands.options import Text, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -32,9 +32,7 @@ def replace(
     end: options.End = None,
     by: Annotated[Text, option("--by", "PIECE", "What comes in their place: a model, or the folder of a cut.")] = None,
     tensor_map: TensorMap = None,
-    opset: Annotated[
-        Number, option("--opset", "N", "Raise MODEL to this opset first, for newer operators; onnx converts it.")
-    ] = None,
+    opset: edited.Opset = None,
     file: FileOptions,
     inputs: options.InputOptions,
     runtime: options.RuntimeOptions,

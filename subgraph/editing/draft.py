@@ -192,7 +192,7 @@ class Draft:
         what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
         hint = f"export both with opset {max(versions)}"
         if versions[0] > versions[1] and not domain:
-            hint += f"; or `subcut replace --opset {versions[0]}`, which raises {clean(self.graph.path.name)}"
+            hint += f"; or --opset {versions[0]}, which raises {clean(self.graph.path.name)}"
         if domain:
             raise ModelError(what, hint)
         try:

@@ -11,6 +11,7 @@ import numpy as np
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.types import holds_maps
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -41,23 +42,33 @@ def effect(before: Graph, after: Path, feeding: Feeding, reference: Reference) -
     changed = load(after)
     with folders.temporary() as temporary:
         places = [temporary / name for name in ("before", "after")]
-        ours = run_outputs(before, before.outputs, feeding, reference, places[0])
+        ours = run_outputs(before, _storable(before), feeding, reference, places[0])
         fed = replace(feeding, shapes={k: v for k, v in feeding.shapes.items() if k in changed.inputs})
-        theirs = run_outputs(changed, changed.outputs, fed, reference, places[1])
-        both = [name for name in before.outputs if name in changed.outputs]
+        theirs = run_outputs(changed, _storable(changed), fed, reference, places[1])
+        both = [name for name in _storable(before) if name in _storable(changed)]
         rows = [_row(n, ours, theirs, places) for n in both if not (before.is_weight(n) or changed.is_weight(n))]
+    maps = [name for name in before.outputs if name in changed.outputs and name not in _storable(before)]
+    rows += [OutputEffect(name, "same", "not compared: maps, which no file holds") for name in maps]
     rows += [OutputEffect(name, "gone") for name in before.outputs if name not in changed.outputs]
     return rows + [OutputEffect(name, "new") for name in changed.outputs if name not in before.outputs]
 
 
-def require_runs(path: Path, feeding: Feeding, reference: Reference) -> None:
-    """
+def require_runs(path: Path, feeding: Feeding, reference: Reference) -> list[str]:
+    """Run the model; the outputs that were left out, which are maps.
+
     Raises:
         SubcutError: the reference cannot run the model; inputs do not fit.
     """
     graph = load(path)
     with folders.temporary() as temporary:
-        run_outputs(graph, graph.outputs, feeding, reference, temporary / "run")
+        run_outputs(graph, _storable(graph), feeding, reference, temporary / "run")
+    return [name for name in graph.outputs if name not in _storable(graph)]
+
+
+def _storable(graph: Graph) -> list[str]:
+    """The outputs of a model without those that are maps, which no file holds."""
+    types = graph.declared_types(graph.outputs)
+    return [name for name in graph.outputs if name not in types or not holds_maps(types[name])]
 
 
 def frozen_as_before(
@@ -95,6 +106,8 @@ def run_outputs(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, into: Path
 ) -> list[Captured]:
     """Values of tensors in `into/<sample>`, their files named by their number; weights are left out."""
+    if not names:  # all outputs are maps
+        return []
     names = [n for n in names if not graph.is_weight(n)]
     into.mkdir()
     above = region.above(graph, names)

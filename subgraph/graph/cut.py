@@ -47,6 +47,19 @@ SAME_SHAPE = frozenset(
     "DequantizeLinear".split()
 )
 POOLS = frozenset("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool".split())
+# Operators whose first output has the element type of their first input.
+KEEPS_TYPE = (
+    (SAME_SHAPE - {"Cast", "QuantizeLinear", "DequantizeLinear"})
+    | POOLS
+    | frozenset(
+        "Gather GatherElements GatherND Reshape Transpose Slice Squeeze Unsqueeze Flatten Expand Tile Pad Concat Split "
+        "Resize DepthToSpace SpaceToDepth ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd CumSum".split()
+    )
+)
+# Operators whose output is of one type, whatever they read: int64 or bool, of TensorProto.DataType.
+FIXED_TYPE = dict.fromkeys("Shape Size ArgMax ArgMin NonZero".split(), 7) | dict.fromkeys(
+    "Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf".split(), 9
+)
 # Operators that no opset lets compute with integers.
 FLOAT_ONLY = frozenset(
     "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax Softplus Elu Exp Log "
@@ -169,10 +182,13 @@ def cut_region(
     """
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
-    inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
-    infos = graph.value_infos({*inputs, *inside})
-    if not captured and _misdeclared(graph, region, inputs, infos):
-        infos = {n: v for n, v in infos.items() if n in graph.inputs}  # the others are inferred
+    own = {*inputs, *(name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])}
+    makers = () if captured else [graph.maker[n] for n in inputs if n in graph.maker]
+    declared = graph.value_infos(own.union(*(graph.reads[i] for i in makers)))
+    infos = {n: v for n, v in declared.items() if n in own}
+    if not captured and _misdeclared(graph, region, inputs, declared):
+        inferred = _infer_types(graph, [n for n in infos if n not in graph.inputs])
+        infos = {n: _retyped(v, inferred.get(n)) for n, v in infos.items()}
     types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
     pinned = bool(captured) and not dynamic
@@ -182,6 +198,16 @@ def cut_region(
         drop_open_shapes(model)
     full = protobuf.to_onnx(model, graph.path)
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
+
+
+def _retyped(info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None) -> protobuf.ValueInfoProto:
+    """A declaration with another type, if there is one."""
+    if type_proto is None:
+        return info
+    other = protobuf.protos().ValueInfoProto()
+    other.CopyFrom(info)
+    other.type.CopyFrom(type_proto)
+    return other
 
 
 def freezable(region: Region, captured: Sequence[Mapping[str, Record]]) -> tuple[str, ...]:
@@ -405,24 +431,35 @@ def _misdeclared(
     """Does a node of the region, or one that makes an input of it, show that a declared type or shape is wrong?"""
     if _is_misshapen(graph, region, inputs, infos):
         return True
+    nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
-    for i in {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}:
+    types |= {n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights}
+    for i in graph.in_order(nodes):
         node = graph.nodes[i]
         if node.domain not in STANDARD:
             continue
-        read = {n: graph.weights[n].data_type if n in graph.weights else types.get(n, 0) for n in graph.reads[i]}
-        made = {types.get(n, 0) for n in graph.makes[i]}
-        if node.op_type in FLOAT_ONLY and node.input and read.get(node.input[0]) in INTEGERS:
+        if node.op_type in FLOAT_ONLY and node.input and types.get(node.input[0]) in INTEGERS:
             return True
-        if node.op_type == "Cast":
-            made.add(attribute(node, "to", 0))
-        elif node.op_type in ONE_TYPE:
-            made.update(read.values())
+        named = next(iter(node.output), "")
+        if node.op_type in ONE_TYPE:
+            seen = {types.get(n, 0) for n in (*graph.reads[i], *graph.makes[i])}
         else:
-            continue
-        if len(made - {0}) > 1:
+            seen = {types.get(named, 0), _made_type(node, types)}
+        seen.discard(0)
+        if len(seen) > 1:
             return True
+        if seen and named:
+            types[named] = next(iter(seen))
     return False
+
+
+def _made_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
+    """The element type of a node's first output, by its operator; 0 where it is not known."""
+    if node.op_type == "Cast":
+        return int(attribute(node, "to", 0))
+    if node.op_type in KEEPS_TYPE and node.input:
+        return types.get(node.input[0], 0)
+    return FIXED_TYPE.get(node.op_type, 0)
 
 
 def _is_misshapen(

@@ -102,8 +102,19 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
     """Does the type contain the element type?"""
     if proto.HasField("tensor_type"):
         return bool(proto.tensor_type.elem_type)
+    if holds_maps(proto):
+        return True
     inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
     return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_complete(inner.elem_type)
+
+
+def holds_maps(proto: protobuf.TypeProto) -> bool:
+    """Is it a map, or made of maps, as ZipMap gives them? No file holds those."""
+    inner, kind = proto, proto.WhichOneof("value")
+    while kind in ("optional_type", "sequence_type"):
+        inner = getattr(inner, kind).elem_type
+        kind = inner.WhichOneof("value")
+    return bool(kind == "map_type")
 
 
 def is_fixed(proto: protobuf.TypeProto) -> bool:

@@ -101,6 +101,9 @@ def tensor_text(dtype: str) -> str:
     return f"tensor({PROTO_NAMES.get(dtype, dtype)})"
 
 
+MAPS = "drop the ZipMap that makes them: subcut remove MODEL --from ZIPMAP -o plain.onnx; plain.onnx is the model then"
+
+
 def parse_type(text: str) -> tuple[str, str]:
     """(form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
 
@@ -109,7 +112,8 @@ def parse_type(text: str) -> tuple[str, str]:
     """
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
-        raise InputError(f"values of type {text} cannot be stored", "cut elsewhere: between plain tensors")
+        hint = MAPS if "map(" in text else "cut elsewhere: between plain tensors"
+        raise InputError(f"values of type {text} cannot be stored", hint)
     form = " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part) or "tensor"
     return form, _FROM_PROTO[m[3]]
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 from subgraph.errors import InputError, ModelError, ResultExists, SubcutError, UnknownName, UsageError
 from tests.helpers import text_models
@@ -51,6 +52,36 @@ def test_a_tail_goes_and_comes_back(model: Path) -> None:
         "check    the reference runs it",
         "whole.onnx   6 nodes",
     ]
+
+
+@pytest.mark.parametrize("label", ["", ", int64[2] label"])
+def test_a_zipmap_at_the_end_goes_and_comes_back(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As scikit-learn's models end. No file holds its maps: what else the model gives is compared."""
+    monkeypatch.chdir(tmp_path)
+    pick = "[pick] label = ArgMax<axis = 1, keepdims = 0>(r)" if label else ""
+    text = f"""g (float[2,3] x) => (float[2,3] z{label}) {{ [relu] r = Relu(x) {pick} [soft] p = Softmax(r)
+        [zip] z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1, 2]>(p) }}"""
+
+    def declare(m: onnx.ModelProto) -> None:
+        values = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+        maps = helper.make_map_type_proto(onnx.TensorProto.INT64, values)
+        m.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(maps))
+
+    text_models.load(tmp_path, text, declare, domains=("ai.onnx.ml",))
+    with pytest.raises(InputError, match="cannot be stored") as refusal:
+        in_process("compare", "model.onnx", "-c", "ort")
+    assert "subcut remove MODEL --from ZIPMAP -o plain.onnx" in refusal.value.hint
+    gone = in_process("remove", "model.onnx", "--from", "zip", "-o", "plain.onnx")
+    assert {row["name"]: row["status"] for row in gone.document["outputs"]} == ({"label": "same"} if label else {}) | {
+        "z": "gone",
+        "p": "new",
+    }
+    assert in_process("compare", "plain.onnx", "-c", "ort").exit_code == 0
+    back = in_process("merge", "plain.onnx", "plain-tail.onnx", "-o", "whole.onnx")
+    assert "check    the reference runs it; what makes maps was not run: z" in back.text
+    assert onnx.load("whole.onnx").graph.node[-1].op_type == "ZipMap"
+    replaced = in_process("remove", "model.onnx", "relu", "-o", "without.onnx")
+    assert "z      not compared: maps" in replaced.text if label else "z  not compared: maps" in replaced.text
 
 
 def test_nodes_are_bypassed_and_the_difference_is_said(model: Path) -> None:
@@ -179,7 +210,12 @@ def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pyt
     words = ("replace", "model.onnx", "-s", "relu", "-e", "#0", "--by", "gelu.onnx", "-o", "new.onnx")
     with pytest.raises(ModelError, match="onnx cannot convert it: No Previous Version of Gelu exists") as refusal:
         in_process(*words)
-    assert "subcut replace --opset 20" in refusal.value.hint
+    assert "or --opset 20, which raises model.onnx" in refusal.value.hint
+    onnx.save(text_models.model("p (float[3] x) => (float[3] r) { [g] r = Gelu(x) }", opset=20), "flat.onnx")
+    joined = ("merge", "model.onnx", "flat.onnx", "--map", "y=x", "-o", "joined.onnx")
+    with pytest.raises(ModelError, match=r"flat\.onnx has opset 20, model\.onnx 11"):
+        in_process(*joined)
+    assert "note     model.onnx was raised to opset 20" in in_process(*joined, "--opset", "20").text
     result = in_process(*words, "--opset", "20")
     assert result.document["remarks"] == ["raised from opset 11 to 20: y bit-identical"]
     new = onnx.load("new.onnx")

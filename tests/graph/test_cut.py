@@ -110,6 +110,27 @@ def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_pat
     onnx.checker.check_model(made.to_model(), full_check=True)
 
 
+@pytest.mark.parametrize("declared", [{"s": 6}, {"d": 1}, {"s": 6, "d": 6}, {"same": 1}, {"t": 11}])
+@pytest.mark.parametrize(("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")])
+def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
+    start: str, end: str, declared: dict[str, int], tmp_path: Path
+) -> None:
+    """Shape makes int64, a comparison bool, and Gather and Transpose what they read."""
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.extend(helper.make_tensor_value_info(n, t, None) for n, t in declared.items())
+
+    text = """g (float[2,3] x, int64 i) => (float[m,n] y) {
+        [shape] s = Shape(x) [pick] d = Gather(s, i) [cast] f = Cast<to = 1>(d) [turn] t = Transpose(x)
+        [mul] b = Mul(t, f) [less] same = Less(b, t) [not] other = Not(same) [where] y = Where(other, b, t)
+    }"""
+    made = cut(text_models.load(tmp_path, text, declare), start, end)
+    types = {n: made.declared(n).dtype for n in (*made.inputs, *made.outputs)}
+    right = {"s": "int64", "d": "int64", "i": "int64", "same": "bool", "other": "bool"}
+    assert types == {n: right.get(n, "float32") for n in types}
+    ort.InferenceSession(made.to_model().SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("op", "weight", "wrong"),
     [
