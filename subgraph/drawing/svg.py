@@ -16,6 +16,7 @@ from html import escape
 
 from subgraph.drawing.families import RULES, variables
 from subgraph.drawing.layout import Box, Layout, Line, Stub
+from subgraph.drawing.legend import legend
 from subgraph.text import clean
 
 ROUND = 4
@@ -25,6 +26,7 @@ STRIP = 4.0  # of the one that shows the operator's kind
 LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
 MAX_TITLES = 12  # tensors in a title
 FRAMES = ("open", "body")  # kinds of boxes with others inside, which are drawn below the lines
+FONTS = 'ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 
 STYLE = f"""
 .subcut {{ --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
@@ -33,7 +35,7 @@ STYLE = f"""
   --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
   {variables(dark=False)}
   max-width: 100%; height: auto; background: var(--paper);
-  font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+  font: 11px {FONTS}; }}
 @media (prefers-color-scheme: dark) {{ .subcut {{ --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
   --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
   --amber-panel: #40300f; --bad: #ff8a80; --bad-panel: #4a1f1c;
@@ -48,13 +50,13 @@ STYLE = f"""
 @media (forced-colors: active) {{ .subcut {{ --paper: Canvas; --ink: CanvasText; --soft: CanvasText;
   --line: CanvasText; --panel: Canvas; --group: Canvas; --region: Highlight; --region-panel: Canvas;
   --amber: CanvasText; --amber-panel: Canvas; --bad: CanvasText; --bad-panel: Canvas; }}
-  .subcut .node > .frame {{ fill: Canvas !important; }} .subcut .strip {{ display: none; }} }}
+  .subcut .node > .frame {{ fill: Canvas !important; }} .subcut .strip, .subcut .legend {{ display: none; }} }}
 .subcut text {{ fill: var(--ink); }} .subcut .soft, .subcut .type, .subcut .stub text {{ fill: var(--soft); }}
 .subcut .type {{ paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }}
 .subcut .frame {{ fill: var(--panel); stroke: var(--line); }}
 {RULES}
 .subcut .group > .frame {{ fill: var(--group); stroke-width: 1.6; }}
-.subcut :is(.open, .body) > .frame {{ fill: none; }} .subcut .body > .frame {{ stroke-dasharray: 1 3; }}
+.subcut .open > .frame, .subcut .body > .frame {{ fill: none; }} .subcut .body > .frame {{ stroke-dasharray: 1 3; }}
 .subcut .open > .header {{ fill: var(--group); stroke: none; }} .subcut .body > .header {{ fill: none; }}
 .subcut .input > .frame, .subcut .output > .frame {{ stroke-dasharray: 4 3; }}
 .subcut .line {{ fill: none; stroke: var(--line); stroke-width: 1.2; }} .subcut .tip {{ fill: var(--line); }}
@@ -70,7 +72,7 @@ STYLE = f"""
 .subcut .failed .value {{ fill: var(--bad); font-weight: 700; }}
 .subcut .badge text {{ fill: var(--paper); font-weight: 700; font-size: 10px; }}
 .subcut .badge rect {{ fill: var(--region); }}
-.subcut :is(.found, .suspect) .badge rect {{ fill: var(--bad); }}
+.subcut .found .badge rect, .subcut .suspect .badge rect {{ fill: var(--bad); }}
 .subcut .value {{ font-size: 10px; }} .subcut .empty {{ fill: none; stroke: var(--line); stroke-width: .6; }}
 .subcut .l0 {{ fill: none; }} .subcut .l1 {{ fill: var(--l1); }} .subcut .l2 {{ fill: var(--l2); }}
 .subcut .l3 {{ fill: var(--l3); }}
@@ -105,18 +107,29 @@ class Marks:
 def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
     """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are escaped.
 
-    It shrinks to a narrower page; lay out for the page's width to keep letters readable.
+    It shrinks to a narrower page; lay out for the page's width to keep letters readable. Above it stands the legend of
+    the operators' kinds, if there is one.
     """
-    marks = marks or Marks()
-    parts = [_open(layout.width, layout.height, title or "graph"), f"<style>{STYLE}</style>" if style else ""]
+    key = legend(_families(layout), layout.width)
+    parts = [_open(layout.width, layout.height, title or "graph", key), f"<style>{STYLE}</style>" if style else ""]
+    return "\n".join([*filter(None, parts), *_drawn(layout, marks or Marks()), "</svg>"]) + "\n"
+
+
+def _families(layout: Layout) -> list[str]:
+    """The kinds of the boxes that are drawn with a hue."""
+    return [box.family for box in layout.boxes if box.kind == "node" and box.family]
+
+
+def _drawn(layout: Layout, marks: Marks) -> list[str]:
+    """The drawing's elements, in the order in which they cover each other."""
     opened = [box for box in layout.boxes if box.kind in FRAMES]
     others = [box for box in layout.boxes if box.kind not in FRAMES]
-    parts += [_box(box, marks) for box in opened]
+    parts = [_box(box, marks) for box in opened]
     parts += [_line(line, marks) for line in layout.lines]
     parts += [_box(box, marks) for box in others]
     parts += [_type(line, marks) for line in layout.lines if line.text or marks.boundary]
     parts += [_stub(stub, marks) for stub in layout.stubs]
-    return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
+    return list(filter(None, parts))
 
 
 def flattened(text: str) -> tuple[str, float]:
@@ -127,33 +140,37 @@ def flattened(text: str) -> tuple[str, float]:
     light, rules = STYLE.partition("@media")[0], STYLE[STYLE.index(".subcut text") :]
     for name, colour in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
         rules = rules.replace(f"var({name})", colour)
-    rules = f".subcut text {{ font-family: monospace; font-size: 11px; }}\n{rules}"
+    rules = f".subcut text {{ font-family: {FONTS}; font-size: 11px; }}\n{rules}"
     sides = re.findall(r' (?:width|height)="([\d.e+]+)"', text[: text.index(">")])
     return text.replace(STYLE, rules), max(map(float, sides))
 
 
 def beside(drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, head: float = 24.0) -> str:
-    """Drawings next to each other, each under its heading, as one SVG."""
+    """Drawings next to each other, each under its heading, as one SVG with one legend."""
     width = sum(layout.width for _, layout, _ in drawings) + gap * (len(drawings) - 1)
     height = head + max(layout.height for _, layout, _ in drawings)
-    parts, left = (
-        [_open(width, height, " beside ".join(name for name, _, _ in drawings)), f"<style>{STYLE}</style>"],
-        0.0,
-    )
+    key = legend([kind for _, layout, _ in drawings for kind in _families(layout)], width)
+    title = " beside ".join(name for name, _, _ in drawings)
+    parts, left = [_open(width, height, title, key), f"<style>{STYLE}</style>"], 0.0
     for name, layout, marks in drawings:
-        inner = svg(layout, marks, name, style=False)
+        place = f'x="{left:g}" y="{head:g}"'
         parts.append(f'<text x="{left + 10:g}" y="16">{_text(name)}</text>')
-        parts.append(inner.replace("<svg ", f'<svg x="{left:g}" y="{head:g}" ', 1))
+        parts.append(_open(layout.width, layout.height, name).replace("<svg ", f"<svg {place} ", 1))
+        parts += [*_drawn(layout, marks), "</svg>"]
         left += layout.width + gap
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _open(width: float, height: float, title: str) -> str:
-    w, h = f"{width:g}", f"{height:g}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}" viewBox="0 0 {w} {h}"'
-        f' role="img" aria-label="{_text(title)}">'
+def _open(width: float, height: float, title: str, key: tuple[str, float, float] = ("", 0.0, 0.0)) -> str:
+    """`key`: a legend above, its width and height; a wider one has the drawing in its middle."""
+    text, wide, above = key
+    aside = max(0.0, wide - width) / 2
+    w, h, x, y = (f"{n:g}" for n in (width + 2 * aside, height + above, -aside or 0, -above or 0))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}"'
+        f' viewBox="{x} {y} {w} {h}" role="img" aria-label="{_text(title)}">'
     )
+    return f'{head}\n<g transform="translate({x} {y})">{text}</g>' if text else head
 
 
 def _text(text: str) -> str:

@@ -148,7 +148,7 @@ def test_two_models_open_together_and_stand_at_one_height(model: Path) -> None:
 
 
 def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the library: the SVG that it gets has no variables, which it does not know."""
+    """With the library: the SVG that it gets has no variables, `:is()` or fonts of a kind, which it does not know."""
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(UsageError, match="resvg-py"):
         in_process("draw", model, "-o", "m.png")
@@ -157,7 +157,8 @@ def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "resvg_py", renderer)
     in_process("draw", model, "-o", "m.png")
     written = Path("m.png").read_text(encoding="utf-8")
-    assert "var(" not in written and "@media" not in written and ET.fromstring(written).tag.endswith("svg")
+    assert not [word for word in ("var(", "@media", ":is(") if word in written] and '"DejaVu Sans Mono"' in written
+    assert ET.fromstring(written).tag.endswith("svg")
 
 
 @pytest.mark.parametrize(

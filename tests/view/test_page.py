@@ -557,6 +557,7 @@ def test_back_focus_zoom_and_the_saved_drawing(tab: Tab, tmp_path: Path) -> None
     root = ElementTree.parse(tmp_path / "shown.svg").getroot()
     shown = "".join(root.itertext())
     assert waiting.value.suggested_filename == "model.svg" and "✗ 0.35" in shown and "--multiply" in shown
+    assert "convolution, matrix product" in shown and "#near {" not in shown, "its legend, and a background in the dark"
     assert len(root.findall("{*}g[@data-key]")) > page.evaluate("document.querySelectorAll('#near g.box').length")
 
 

@@ -31,6 +31,22 @@ export function path(points) {
   return d;
 }
 
+// As `drawing.legend`: the legend, its width and height; empty for a few boxes, or one kind.
+function legend(families, kinds, width) {
+  const g = element("g", { class: "legend" }), found = Object.entries(kinds).filter(([kind]) => families.includes(kind));
+  if (found.length < 2 || families.length < 8) return [g, 0, 0];
+  const sizes = found.map(([, words]) => 22 + 6.7 * words.length), wide = Math.max(width, 20 + Math.max(...sizes));
+  let x = 10, y = 8;
+  found.forEach(([kind, words], k) => {
+    if (x > 10 && x + sizes[k] > wide - 10) { x = 10; y += 18; }
+    const box = element("g", { class: `node ${kind}` });
+    box.append(element("rect", { class: "frame", x, y, width: 16, height: 12, rx: 2 }), element("rect", { class: `strip ${kind}`, x: x + 11, y: y + 2, width: 4, height: 8 }));
+    g.append(box, element("text", { x: x + 22, y: y + 10 }, words));
+    x += sizes[k] + 12;
+  });
+  return [g, wide, y + 18];
+}
+
 export class Drawing {
   constructor(stage, svg, far, minimap) {
     Object.assign(this, { stage, svg, far, minimap, x: 0, y: 0, zoom: 1, shown: new Map(), asked: 0 });
@@ -236,14 +252,17 @@ export class Drawing {
     return g;
   }
 
-  // All that is open, in sight or not, as an SVG that stands alone.
-  picture(title) {
+  // All that is open, in sight or not, as an SVG that stands alone, with its legend; `kinds`: kind of operators -> words.
+  picture(title, kinds) {
     const { width, height, boxes, lines, stubs } = this.layout;
-    const root = element("svg", { xmlns: NS, id: "near", class: "subcut", role: "img", "aria-label": title, width, height, viewBox: `0 0 ${width} ${height}` });
-    const rules = [...document.styleSheets].flatMap(s => [...s.cssRules].map(r => r.cssText).filter(text => s.href.endsWith("/drawing.css") || /#near|:root/.test(text)));
+    const [key, wide, above] = legend(boxes.filter(b => b.kind === "node" && b.family).map(b => b.family), kinds, width), aside = Math.max(0, wide - width) / 2;
+    key.setAttribute("transform", `translate(${-aside} ${-above})`);
+    const [w, h] = [width + 2 * aside, height + above];
+    const root = element("svg", { xmlns: NS, id: "near", class: "subcut", role: "img", "aria-label": title, width: w, height: h, viewBox: `${-aside} ${-above} ${w} ${h}` });
+    const rules = [...document.styleSheets].flatMap(s => [...s.cssRules].map(r => r.cssText).filter(text => s.href.endsWith("/drawing.css") || /#near \.|:root/.test(text)));
     const [frames, others] = [true, false].map(is => boxes.filter(b => FRAMES.includes(b.kind) === is));
     const drawn = lines.filter(l => l.points.length);
-    root.append(element("style", {}, rules.join("\n")), ...frames.map(b => this.open(b)), ...drawn.map(l => this.line(l)), ...others.map(b => this.box(b)),
+    root.append(element("style", {}, rules.join("\n")), key, ...frames.map(b => this.open(b)), ...drawn.map(l => this.line(l)), ...others.map(b => this.box(b)),
       ...drawn.filter(l => l.text).map(l => this.type(l)), ...stubs.map(s => this.stub(s)));
     return new XMLSerializer().serializeToString(root);
   }

@@ -490,7 +490,7 @@ function buttons() {
   $("less").onclick = () => drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
   $("unfold").onclick = () => layout(model.groups.filter(Boolean)).then(() => drawing.fit());
   $("save").onclick = () => {
-    const url = URL.createObjectURL(new Blob([drawing.picture(model.model)], { type: "image/svg+xml" }));
+    const url = URL.createObjectURL(new Blob([drawing.picture(model.model, model.kinds)], { type: "image/svg+xml" }));
     el("a", { href: url, download: `${model.model.replace(/\.onnx$/, "")}.svg` }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   };
