@@ -38,6 +38,7 @@ MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 MAX_USEFUL_NOISE = 0.5  # of the scale: noise that explains a larger error would explain anything
 CLEAR = 1e-5  # of a slice's scale: healthy kernels are within, also where the noise is not known
 ALONE = 0.5  # of an element's own value, and of the cap: farther off, one element alone may be wrong
+MANY = 0.5, 0.1  # share of the elements, and of the cap: as many that are so far off their own values may be wrong
 MIN_CLEAR_ERROR = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 PRECISION_LOST = "fail, precision"
 WHOLE = "the tensor"
@@ -349,13 +350,19 @@ class Floats:
         if not self.judged_together:
             return ""
         own = self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
-        doubtful = (self.difference > ALONE * own) & (self.difference > ALONE * self.usable_limits[0])
+        lost, cap = self.difference > ALONE * own, self.usable_limits[0]
+        doubtful = lost & (self.difference > ALONE * cap)
+        many, small = MANY
+        if np.count_nonzero(lost & (self.difference > small * cap)) >= many * self.pair.size:
+            doubtful = lost
         if not doubtful.any():
             return ""
         place = int(np.argmax(np.where(doubtful, self.difference, 0.0)))
         error, size = (_number(float(values[place]), 2) for values in (self.difference, own))
         off = f"element {place}, {size} in size, is off by {error}"
-        return f"; {self.numbers}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding does that"
+        alike = int(np.count_nonzero(doubtful))
+        more = f", {alike} of them off by more than half of themselves" if alike > 1 else ""
+        return f"; {self.numbers}{more}: {off}; {MIN_ELEMENTS} samples or more tell whether rounding does that"
 
     def amplifies(self, noise: Array) -> bool:
         """Does one step move the whole farther than its values may be off?"""

@@ -44,7 +44,7 @@ show half as much.
 
 An output of the model without slices, of fewer than 100 numbers, is judged over its samples as well, as a batch, where
 there are four (`comparison.noise.batch`). With fewer, below fp32 or by steps, it is unresolved if one element of it is
-off by more than half of its own value and of the cap at once.
+off by more than half of its own value and of the cap at once; or half of them are, by a tenth of the cap.
 
 Decisions: where a model's output is a distribution, its logarithm, or logits of a vocabulary (`_decisions.class_axis`),
 a changed winner fails if no perturbed run changes it and its margin is beyond 3·(n_winner + n_other); other changes are

@@ -523,6 +523,28 @@ def test_the_scale_of_others_excuses_no_number_that_may_be_wrong(off: float, sta
     assert judged(JOINTS, JOINTS - f32([[0, 0, 0, 0, 0, off]]), noise, Precision.INT8).status is AGREE, "inside"
 
 
+SMALL = f32([[1, 0.6, 0.3, 0.08, 0.07, -0.06]])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status"),
+    [
+        ([1, 0.6, 0.3, 0, 0, 0], Status.UNRESOLVED),  # half of them lost
+        ([1, 0.6, 0.3, 0, 0, -0.06], AGREE),
+        ([0.92, 0.66, 0.37, 0.1, 0.09, -0.05], AGREE),  # each keeps more than half of itself
+    ],
+)
+def test_half_of_few_numbers_are_not_lost_in_the_scale_of_others(candidate: list[float], status: Status) -> None:
+    """Three of a robot's six joints at 0 were right within int8 rounding: 8 % of the largest value."""
+    noise = FakeNoise([SMALL + 0.1, SMALL - 0.1])
+    found = judged(SMALL, f32([candidate]), noise, Precision.INT8, output=True)
+    assert found.status is status, found
+    said = "6 numbers of one sample, 3 of them off by more than half of themselves: element 3, 0.08 in size"
+    assert (said in found.why) == (status is Status.UNRESOLVED), found
+    scores = f32([[0.98, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]])  # those that are as good as 0 may be anything as small
+    assert judged(scores, scores * 2 - f32([[0.98, 0, 0, 0, 0, 0]]), noise, Precision.INT8, output=True).status is AGREE
+
+
 @pytest.mark.parametrize(
     ("off", "status"), [(0.0, AGREE), (0.01, AGREE), (0.1, AGREE), (0.4, Status.UNRESOLVED), (0.9, FAIL)]
 )
