@@ -23,6 +23,7 @@ from subgraph.cases.layout import (
     CANDIDATE_FILES,
     FINDING_FOLDERS,
     LOOP_JSON,
+    PLAN_JSON,
     RUN_JSON,
     is_evidence,
 )
@@ -137,6 +138,9 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
     inner = next((folder / name for name in FINDING_FOLDERS if (folder / name).is_dir()), None)
     if inner is None:
         names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
+        if (folder / PLAN_JSON).is_file():
+            shown = clean(str(folder))
+            raise UsageError(f"{shown} is a plan, which holds no case", f"open {shown}/report.html")
         if not names:
             raise UsageError(f"{clean(str(folder))} holds no region", "the bisection named none")
         if len(names) > 1:

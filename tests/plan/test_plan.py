@@ -196,6 +196,9 @@ def test_few_samples_are_unresolved(place: Path) -> None:
     done = subcut("plan", "m.onnx", "-i", "samples/s0.npy", "--to", "fp16", "--score", "sqnr", "--at-least", "10",
                   "--json", cwd=place)  # fmt: skip
     assert done.code == 5 and "one sample says nothing of others" in done.document["says"], done
+    for command in ("view", "replay"):
+        said = subcut(command, done.document["path"], cwd=place)
+        assert said.code == 2 and "is a plan, which holds no case" in said.err and "report.html" in said.err
 
 
 @pytest.mark.turns(3)
