@@ -16,7 +16,7 @@ from subgraph.cases.case import CheckResult, OutputDifference
 from subgraph.cases.layout import MODEL
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.cut import Cut
+from subgraph.graph.cut import Cut, types_contradict
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.opsets import newer_than, opset_of
 from subgraph.graph.walk import attribute
@@ -196,12 +196,14 @@ def at_opset(
 def type_problem(cut: Cut) -> str:
     """Why onnx refuses the element types of a cut that was made without a run; "" if it does not.
 
-    Asked, in 0.3 s, only where floats of several types meet: others cannot contradict what is declared.
+    Asked, in 0.3 s, only where floats of several types meet, or an operator excludes a type that enters or leaves.
     """
     graph = cut.model.graph
-    kinds = {t.data_type for t in graph.initializer} | {t.tensor_type.elem_type for t in cut.types.values()}
+    types = {t.name: t.data_type for t in graph.initializer}
+    types |= {name: t.tensor_type.elem_type for name, t in cut.types.items()}
+    kinds = {*types.values()}
     kinds |= {attribute(node, "to", 0) for node in graph.node if node.op_type == "Cast"}
-    if len(kinds & FLOATING) < 2:
+    if len(kinds & FLOATING) < 2 and not types_contradict(graph.node, types):
         return ""
     try:
         with OnnxProcess(cut.graph.path) as onnx:

@@ -60,6 +60,8 @@ KEEPS_TYPE = (
 FIXED_TYPE = dict.fromkeys("Shape Size ArgMax ArgMin NonZero".split(), 7) | dict.fromkeys(
     "Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Not IsNaN IsInf".split(), 9
 )
+# Operators whose inputs are of one type, whatever they make.
+ALIKE = frozenset("Concat Equal Less LessOrEqual Greater GreaterOrEqual".split())
 # Operators that no opset lets compute with integers.
 FLOAT_ONLY = frozenset(
     "Conv ConvTranspose BatchNormalization InstanceNormalization Sigmoid Tanh Softmax LogSoftmax Softplus Elu Exp Log "
@@ -201,9 +203,12 @@ def cut_region(
 
 
 def _retyped(info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | None) -> protobuf.ValueInfoProto:
-    """A declaration with another type, if there is one."""
-    if type_proto is None:
+    """A declaration with the type that was inferred, where the two contradict each other."""
+    if type_proto is None or allows(type_proto, info.type):
         return info
+    found, said = type_proto.tensor_type, info.type.tensor_type
+    if type_proto.HasField("tensor_type") and not found.HasField("shape") and found.elem_type == said.elem_type:
+        return info  # of the shape nothing was inferred
     other = protobuf.protos().ValueInfoProto()
     other.CopyFrom(info)
     other.type.CopyFrom(type_proto)
@@ -434,15 +439,27 @@ def _misdeclared(
     nodes = {*region.nodes, *(graph.maker[n] for n in inputs if n in graph.maker)}
     types = {n: v.type.tensor_type.elem_type for n, v in infos.items()}
     types |= {n: graph.weights[n].data_type for i in nodes for n in graph.reads[i] if n in graph.weights}
-    for i in graph.in_order(nodes):
-        node = graph.nodes[i]
+    return types_contradict((graph.nodes[i] for i in graph.in_order(nodes)), types)
+
+
+def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int]) -> bool:
+    """Does a node read or make a tensor of an element type that its operator excludes?
+
+    `nodes` are in topological order; `types` by tensor, 0 where not known: those that follow are added.
+    """
+    for node in nodes:
         if node.domain not in STANDARD:
             continue
         if node.op_type in FLOAT_ONLY and node.input and types.get(node.input[0]) in INTEGERS:
             return True
         named = next(iter(node.output), "")
+        read = [types.get(n, 0) for n in node.input]
+        if node.op_type in ALIKE and len({*read} - {0}) > 1:
+            return True
         if node.op_type in ONE_TYPE:
-            seen = {types.get(n, 0) for n in (*graph.reads[i], *graph.makes[i])}
+            seen = {*read, *(types.get(n, 0) for n in node.output)}
+        elif node.op_type == "Where":
+            seen = {*read[1:], types.get(named, 0)}
         else:
             seen = {types.get(named, 0), _made_type(node, types)}
         seen.discard(0)

@@ -228,6 +228,23 @@ def test_a_cut_without_a_run_that_does_not_load_is_said(tmp_path: Path, monkeypa
     assert in_process("cut", "model.onnx", "-s", "back", "-e", "back", "--no-capture").exit_code == 0
 
 
+@pytest.mark.parametrize(("op", "made"), [("Equal", TensorProto.BOOL), ("Concat<axis = 0>", TensorProto.INT32)])
+def test_integers_of_two_types_do_not_load_either(
+    op: str, made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def declare(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.INT32, [3]))
+        m.graph.output[0].type.tensor_type.elem_type = made
+
+    text = f"g (float[3] x) => (float[3] y) {{ a = acme.Foo(x) [n] y = {op}(a, w) }}"
+    text_models.load(tmp_path, text, declare, domains=("acme",), w=np.ones(3, np.int64))
+    done = in_process("cut", "model.onnx", "-s", "n", "-e", "n", "--no-capture")
+    assert done.exit_code == 1 and "this cut does not load: " in done.text
+    assert "out  y   bool   3\n" in done.text or op != "Equal", "what is declared stays where nothing else is known"
+
+
 def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
