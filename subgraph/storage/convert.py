@@ -52,6 +52,12 @@ class TensorFormat:
             raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(WRITTEN_LAYOUTS)}")
         if self.scale and "int" not in self.dtype:
             raise UsageError(f"{self.dtype or 'a type that is not given'} has no scale", "int8:scale=0.02:zero=-3")
+        if self.scale:
+            codes = 1 << dtypes.bits_of(self.dtype)
+            low = 0 if self.dtype.startswith("u") else -codes // 2
+            if not all(low <= zero < low + codes for zero in self.scale.zero):
+                what = f"zero point {self.scale.zero[0]} is no {self.dtype}"
+                raise UsageError(what, f"it is from {low} to {low + codes - 1}")
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:

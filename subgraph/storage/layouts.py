@@ -155,6 +155,17 @@ def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int
     return shape
 
 
+def plain_shape(stored: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """The inverse of `stored_shape` for a layout without blocks.
+
+    >>> plain_shape((1, 4, 5, 3), "NHWC")
+    (1, 3, 4, 5)
+    """
+    if layout in PLAIN and len(layout) == len(stored):
+        return tuple(stored[i] for i in _axes(layout, ""))
+    return stored
+
+
 def _hint(layout: str) -> str:
     return "" if layout in KNOWN else f"known: {', '.join(KNOWN)}"
 

@@ -270,6 +270,8 @@ def test_a_layout_per_tensor(tmp_path: Path) -> None:
         ("x=int8:zero=3", "scale is a number"),
         ("x=int8:scale=0.1:zero=z", "scale is a number"),
         ("x=float16:scale=0.1", "float16 has no scale"),
+        ("x=uint8:scale=0.1:zero=300", "zero point 300 is no uint8"),
+        ("x=int8:scale=0.1:zero=-129", "zero point -129 is no int8"),
         ("x=scale=0.1", "a type that is not given has no scale"),
         ("x=NHWC:NCHW", "expected NAME=DTYPE"),
         ("x", "expected NAME=DTYPE"),
@@ -462,3 +464,19 @@ def test_export_of_headerless_files(here: Path) -> None:
         and "left out: Result_0/strange_native: 3 bytes, headerless" in done.out
     )
     assert np.array_equal(np.load(here / "out/Result_0/conv1.npy"), value)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NC1HWC0"])
+@pytest.mark.parametrize("form", ["float32", "float16", "int8:scale=1"])
+def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_path: Path) -> None:
+    """Of three sizes and 40 channels: neither the order of axes nor the size of a block follows from the file's."""
+    value = ramp(1, 40, 3, 5)
+    folder_of(tmp_path / "mine", x=value)
+    for kind in ("bin", "npy"):
+        words = ("export", "mine", "-o", kind, "--format", kind, "--tensor", f"x={form}:{layout}")
+        assert subcut(*words, cwd=tmp_path).code == 0
+    (entry,) = recording.open(tmp_path / "bin").entries
+    read = entry.read()
+    np.testing.assert_array_equal(read if entry.scale is None else entry.scale.dequantize(read), value)
+    (entry,) = recording.open(tmp_path / "npy").entries
+    assert (entry.scale is None) == ("scale" not in form)

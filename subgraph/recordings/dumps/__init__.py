@@ -44,6 +44,7 @@ class TensorSpec:
         shape: None if unknown; a dimension is None if it is open.
         layout: of the file, if not the model's.
         aligned: the shape in the file, with rows padded to the device's alignment.
+        stored: the shape in the file in its layout; None: it follows from `shape`.
         offset: of the first byte in the file.
         scale: of 8-bit codes.
         guessed: a hint, taken because the file has the name of the model's tensor.
@@ -56,6 +57,7 @@ class TensorSpec:
     offset: int = 0
     scale: Scale | None = None
     guessed: bool = False
+    stored: tuple[int, ...] | None = None
 
     @property
     def closed_shape(self) -> tuple[int, ...] | None:

@@ -18,6 +18,7 @@ from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 from subgraph.types import Array
 
 MANIFEST = "manifest.json"
+EXPORT = "subcut.export/"  # how the schema of its manifest begins
 BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
 _HINT = "say type and shape in a manifest.json beside it, or give the model"
 
@@ -50,7 +51,7 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
         return _padded(files, name, spec, layout, spec.aligned)
     size = files.sizes[name] - spec.offset
     for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
-        shape, stored = fit_size(spec.shape, dtype, size, layout)
+        shape, stored = _as_stored(spec, dtype, size) or fit_size(spec.shape, dtype, size, layout)
         if stored is not None:
             load = partial(read, files, name, dtype, stored, spec.offset)
             guessed = spec.guessed and len(stored) != 1  # a lone dimension follows from the size
@@ -60,6 +61,12 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
         flat = _unshaped(files, name, TensorSpec(spec.dtype), default, size)
         return unshaped if flat.missing else replace(flat, guessed=True)
     return unshaped
+
+
+def _as_stored(spec: TensorSpec, dtype: str, size: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
+    shape, stored = spec.closed_shape, spec.stored
+    return (shape, stored) if shape and stored and nbytes(dtype, math.prod(stored)) == size else None
 
 
 def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int) -> DumpEntry:
@@ -118,8 +125,11 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     if not isinstance(data, dict):
         return {}
     try:
-        items = [i for key in ("tensors", "inputs", "outputs", "exported") for i in data.get(key, ())]
-        return {str(i.get("file") or i["bin"]): (str(i["name"]), _spec(i)) for i in items if "file" in i or "bin" in i}
+        items = [(i, _spec(i)) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())]
+        items += [(i, _exported(i)) for i in data.get("exported", ())]
+        return {
+            str(i.get("file") or i["bin"]): (str(i["name"]), spec) for i, spec in items if "file" in i or "bin" in i
+        }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise files.damaged(MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}') from e
 
@@ -132,6 +142,23 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
     return TensorSpec(dtype, shape, str(item.get("layout", "")), aligned, int(item.get("offset", 0)), _scale(item))
+
+
+def exported_scales(files: Files) -> dict[str, Scale | None]:
+    """File -> the scale of its codes, in a folder that `subcut export` wrote; else nothing."""
+    data = files.maybe_json(MANIFEST)
+    if not isinstance(data, dict) or not str(data.get("schema", "")).startswith(EXPORT):
+        return {}
+    return {file: spec.scale for file, (_, spec) in manifest_specs(files).items()}
+
+
+def _exported(item: dict[str, Any]) -> TensorSpec:
+    """As `_spec`, of what `subcut export` wrote, whose shape is that of the file."""
+    spec = _spec(item)
+    if not (stored := spec.closed_shape):
+        return spec
+    shape = tuple(map(int, item.get("original_shape") or layouts.plain_shape(stored, spec.layout)))
+    return replace(spec, shape=shape, stored=stored)
 
 
 def _scale(item: dict[str, Any]) -> Scale | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, checked_arrays, dtype_of
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw, checked_arrays, dtype_of
 from subgraph.recordings.files import ZIP, ZIP_ERRORS, Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
@@ -32,8 +33,9 @@ def detect(files: Files) -> int:
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per .npy; one per member of a .npz."""
+    scales = _raw.exported_scales(files)
     for name in files.ending(".npy"):
-        yield _npy.entry(files, name, hints)
+        yield replace(_npy.entry(files, name, hints), scale=scales.get(name))
     for name in files.ending(".npz"):
         yield from _members(files, name)
 
