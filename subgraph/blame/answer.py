@@ -122,7 +122,7 @@ def _cure(cure: Cure) -> str:
 def script(
     case: FoundCase, passes: Sequence[Sequence[str]], release: str = "", onnxruntime: Candidate | None = None
 ) -> str:
-    """Python of ten lines, with numpy and, where it is to blame, onnxruntime only, to be run in the case's folder.
+    """Python of ten lines, with numpy and, where it is to blame, onnxruntime only; it lies in a folder of the case.
 
     The values that are right lie beside it: this very release may compute them wrong without optimisations as well.
     `release`: which has the fault, as pip names it. `onnxruntime`: the candidate, whose options hold in the script.
@@ -131,7 +131,8 @@ def script(
     feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
     outputs, files = list(case.outputs), [_within(home, of[0].files[0]) for of in case.outputs.values()]
     runtime = [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"] if onnxruntime else []
-    lines = ["import numpy as np", *runtime, ""]
+    lines = ["import os", "import numpy as np", *runtime]
+    lines += ["os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))  # the case's folder"]
     lines += [f"expected = [np.load(file) for file in {files!r}]  # what the reference gave"]
     if onnxruntime:
         level = LEVELS.get(str(onnxruntime.options.get("opt")))
