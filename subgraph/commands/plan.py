@@ -20,7 +20,6 @@ from subgraph.errors import UsageError
 from subgraph.text import aligned, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import ResultPlace
     from subgraph.plan.places import Twin, Unit
     from subgraph.plan.plan import Planner
     from subgraph.plan.search import Found
@@ -78,9 +77,12 @@ def plan(
 
     Exit code 0: there is a plan; 1: not even in float; 5: it is not known whether the plan is enough.
     """
+    from subgraph.cases.case import ResultPlace, free_place, source_of
+    from subgraph.graph.graph import load
     from subgraph.plan.acceptance import ByCriterion
     from subgraph.plan.plan import Planner
     from subgraph.plan.result_folder import save
+    from subgraph.storage.folders import safe_name
 
     began = time.monotonic()
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
@@ -103,17 +105,12 @@ def plan(
         document = _document(asked, planner, found, began)
         if found is not None:
             other = options_of.other_model
-            place = _place(asked, trials, to or (Path(str(other)).stem if other else trials.candidate.name))
-            document = save(planner, found, document, place)
+            name = to or (Path(str(other)).stem if other else trials.candidate.name)
+            source = source_of(load(asked.model_path))
+            place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
+            place = free_place(place, source, [asked.model_path])
+            document = save(planner, found, document, place, source)
     return Result(to_json(document), text(document), document.exit_code)
-
-
-def _place(asked: Asked, trials: Trials, name: str) -> ResultPlace:
-    from subgraph.cases.case import ResultPlace, free_place, source_of
-    from subgraph.storage.folders import safe_name
-
-    place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
-    return free_place(place, source_of(trials.graph), [trials.graph.path])
 
 
 def _unit(word: str | None) -> Unit:

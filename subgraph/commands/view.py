@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project, results, system
-from subgraph.cases.layout import RUN_JSON
+from subgraph.cases import case
+from subgraph.cases.layout import PLAN_JSON, REPORT_FILES, RUN_JSON
 from subgraph.commands import Result, log, options
 from subgraph.commands.known import hints
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
-from subgraph.errors import SubcutError, UsageError
+from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean
 
@@ -66,6 +67,7 @@ def view(
       subcut view model.onnx -c wrong.py
       subcut view model.onnx --recorded dumps --no-browser
       subcut view subcut_out/bisect-wrong.py
+      subcut view subcut_out/plan-int8
     """
     from subgraph.view.opened import open_model
     from subgraph.view.server import ViewServer
@@ -94,7 +96,7 @@ def view(
         session = ViewSession(opened, words, typed)
         session.show_case(path.parent)
         if found:
-            session.runs.show("bisect", str(found.get("command", "")), found)
+            session.runs.show(str(found["schema"]).split("/")[0].removeprefix("subcut."), str(found["command"]), found)
         return session
 
     with ViewServer(open_session, port or 0) as server:
@@ -124,12 +126,14 @@ def _serve(server: ViewServer) -> None:
 
 
 def _run_document(place: str | None) -> dict[str, Any] | None:
-    """The document of a bisection's folder; None for anything else.
+    """The document of the folder of a bisection or a plan; None for anything else.
 
     Raises:
         InputError: it cannot be read.
         UsageError: it is the search inside a node.
     """
+    if place and (Path(place) / PLAN_JSON).is_file():
+        return _plan_document(Path(place))
     if place is None or not (Path(place) / RUN_JSON).is_file():
         return None
     found = results.read(Path(place) / RUN_JSON, "name the folder that `subcut bisect` wrote")
@@ -141,8 +145,22 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     return found
 
 
+def _plan_document(folder: Path) -> dict[str, Any]:
+    """A plan, with the model that it is of and its report, as a bisection has them.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    hint = "name the folder that `subcut plan` wrote"
+    found, manifest = results.read(folder / PLAN_JSON, hint), case.read_manifest(folder)
+    if manifest is None:
+        raise InputError(f"{clean(str(folder))} has no manifest", hint)
+    agrees = {0: True, 1: False}.get(found["exit_code"])
+    return {**found, "model": manifest["source"], "agree": agrees, "report": str(folder / REPORT_FILES["html"])}
+
+
 def _model_of(found: Mapping[str, Any], folder: str) -> str:
-    """The model here that the bisection is of, known by its structure: the file of that name before others.
+    """The model here that the bisection or plan is of, known by its structure: the file of that name before others.
 
     Raises:
         UsageError: there is none.
@@ -152,8 +170,8 @@ def _model_of(found: Mapping[str, Any], folder: str) -> str:
         with contextlib.suppress(SubcutError):  # another file here may be damaged
             if path.is_file() and load(path).skeleton.structure == about.get("structure_sha256"):
                 return str(path)
-    what = f"no model here is the one of {folder}: {clean(str(about['file']))} as it was bisected"
-    raise UsageError(what, "stand in the folder of its model; one that was exported again is bisected again")
+    what = f"no model here is the one of {folder}: {clean(str(about['file']))} as it was then"
+    raise UsageError(what, "stand in the folder of its model; one that was exported again is asked about again")
 
 
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
@@ -162,7 +180,7 @@ def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
         UsageError: the bisection is of another model.
     """
     if found["model"].get("structure_sha256") != graph.skeleton.structure:
-        what = f"{folder} is the bisection of another model than {graph.path.name}"
+        what = f"{folder} is of another model than {graph.path.name}"
         raise UsageError(what, "stand in the folder of its model")
 
 

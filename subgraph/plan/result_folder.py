@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from subgraph import plugins
 from subgraph.cases import case, evidence
-from subgraph.cases.case import ResultPlace
+from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import PLAN_JSON
 from subgraph.documents import to_json
@@ -18,13 +18,14 @@ from subgraph.storage import folders
 MODEL, LISTS = "model.onnx", "lists"
 
 
-def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPlace) -> PlanDocument:
-    """Write the folder, at a place that is free; returns the document with its paths.
+def save(
+    planner: Planner, found: Found, document: PlanDocument, place: ResultPlace, source: ModelSource
+) -> PlanDocument:
+    """Write the folder, at a place that is free; returns the document with its paths. `source`: the user's model.
 
     Raises:
         OutputError: it cannot be written.
     """
-    graph = planner.trials.graph
     kept = planner.kept_nodes(found.kept)
     with folders.aside(place.path) as work:
         model = None
@@ -40,7 +41,7 @@ def save(planner: Planner, found: Found, document: PlanDocument, place: ResultPl
         document = replace(document, model=model, lists=lists, path=place.path.as_posix())
         evidence.write_document(to_json(document), work, PLAN_JSON)
         request = {"precision": document.precision, "unit": document.unit, "criterion": document.criterion}
-        manifest = EvidenceManifest(source=case.source_of(graph), command=document.command, request=request)
+        manifest = EvidenceManifest(source=source, command=document.command, request=request)
         case.write_manifest(manifest, work)
     return document
 

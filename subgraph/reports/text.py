@@ -37,6 +37,7 @@ from subgraph.reports import (
     word,
 )
 from subgraph.reports import region as region_words
+from subgraph.reports._forms import PLAN
 from subgraph.text import aligned, count, prediction, short
 
 FILE = "report.txt"
@@ -91,8 +92,10 @@ def _finding(document: Document, finding: Document) -> list[str]:
 
 
 def first_lines(document: Document) -> FirstLines | None:
-    """What a page shows beside the network; None for a document that is no bisection and no comparison."""
+    """What a page shows beside the network; None for a document that is no bisection, comparison or plan."""
     kind = document.get("schema")
+    if kind == PLAN:
+        return FirstLines(cleaned(document)["says"])
     if kind == SCHEMA:
         shown = cleaned(document)
         several = len(shown["findings"]) > 1

@@ -34,6 +34,7 @@ from subgraph.inspection.weights import small_constants, spread
 from subgraph.origins.source import source
 from subgraph.reports import found_inside
 from subgraph.reports.text import first_lines
+from subgraph.results import plan
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.storage.value_pairs import is_saved
@@ -462,6 +463,8 @@ class ViewSession:
         return {
             "folders": [rel for path, _ in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
+            "kept": self._numbers([name for place in document.get("kept") or () for name in place["nodes"]]),
+            "curve": _curve(document),
             "said": to_json(first_lines(document)),
             "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
             "inside": [[self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner],
@@ -485,6 +488,15 @@ def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:
     future = beside.submit(function, graph)
     beside.shutdown(wait=False)
     return future
+
+
+def _curve(document: dict[str, Any]) -> str:
+    """Of a plan, its score over what is kept, as SVG."""
+    if document.get("schema") != plan.SCHEMA:
+        return ""
+    from subgraph.reports.html import plan_curve  # jinja2, which few results need
+
+    return plan_curve(document)
 
 
 def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ Covers `commands.view`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -625,6 +626,22 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     tab.page.keyboard.press("v")
     tab.page.wait_for_selector("#values canvas.map >> nth=2")
     assert "wrong.py ran this piece alone" in tab.text("#values") and tab.page.locator("#worst tr").count() == 11
+    tab.page.close()
+    next(server, None)
+
+
+def test_a_plan_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+    """What stays in float is marked in the network; the curve stands in the panel."""
+    with contextlib.chdir(demo):
+        words = ("--to", "int8", "--unit", "operator", "--score", "sqnr", "--at-least", "50", "--json")
+        plan = in_process("plan", "model.onnx", *words).document
+    kept = [name for place in plan["kept"] for name in place["nodes"]]
+    server = served(demo, str(demo / plan["path"]))
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.wait_for_selector("#result svg.chart .mark")
+    assert plan["says"] in tab.text("#result") and kept, plan
+    assert tab.box(kept[0]).locator(".badge").text_content() == "f" and "stays in float" in tab.text("#legend")
+    assert tab.errors == []
     tab.page.close()
     next(server, None)
 

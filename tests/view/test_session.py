@@ -147,6 +147,14 @@ def test_nodes_inside_are_numbered_described_and_cut(tmp_path: Path, monkeypatch
     opened.close()
 
 
+def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
+    tried = [{"kept": k, "accepted": k > 0, "score": 10.0 * k, "why": ""} for k in (0, 1)]
+    plan = {"schema": "subcut.plan/1", "says": "right with 1 of 3", "kept": [{"nodes": [NAMES[1]]}], "tried": tried}
+    links = session._links(plan, ())
+    assert links["kept"] == [1] and links["said"]["headline"] == plan["says"] and "<svg" in links["curve"]
+    assert session._links({"findings": []}, ())["curve"] == ""
+
+
 def test_an_open_end_stands_for_the_model(session: ViewSession) -> None:
     region = session.region("", NAMES[1])
     assert (region["nodes"], region["start"], region["inputs"]) == ([0, 1], "", ["in"])

@@ -212,7 +212,7 @@ export class Drawing {
     if (["input", "output"].includes(box.kind) && boundary.has(box.title)) classes.push("boundary");
     if (failed.size && box.nodes.some(n => this.makes[n].some(t => failed.has(t)))) classes.push("failed");
     const states = new Set(box.nodes.map(n => known.get(n)));
-    for (const state of ["found", "suspect", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
+    for (const state of ["found", "suspect", "alone", "agreed", "kept"]) if (states.has(state)) { classes.push(state); break; }
     if (box.nodes.includes(selected) && ["node", "open"].includes(box.kind)) classes.push("selected");
     if (box.key === cursor && box.kind !== "node") classes.push("selected");
     if (hits.size && box.nodes.some(n => hits.has(n))) classes.push("hit");
@@ -222,12 +222,12 @@ export class Drawing {
   box(b) {
     const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5) - (b.family ? 2 : 0);
     const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
-    const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbour", alone: "✗ fails alone", agreed: "✓ agreed", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
+    const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbour", alone: "✗ fails alone", agreed: "✓ agreed", kept: "f: stays in float", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
     g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));
     g.append(element("text", { class: "soft", x: middle, y: b.y + 29, "text-anchor": "middle" }, b.detail));
-    const sign = classes.includes("found") || classes.includes("alone") ? "✗" : classes.includes("suspect") ? "?" : classes.includes("agreed") ? "✓" : "";
+    const sign = classes.includes("found") || classes.includes("alone") ? "✗" : classes.includes("suspect") ? "?" : classes.includes("agreed") ? "✓" : classes.includes("kept") ? "f" : "";
     if (sign) {
       const badge = element("g", { class: "badge" }), x = b.x + b.width - 8;
       badge.append(element("rect", { x, y: b.y - 8, width: 16, height: 14, rx: 3 }), element("text", { x: x + 8, y: b.y + 3, "text-anchor": "middle" }, sign));

@@ -105,6 +105,7 @@ export function resultPanel(event, token, show) {
     out.push(el("div", { class: f.kind === "interval" ? "finding suspects" : "finding" }, ...(said?.findings[k] || []).map(line => el("p", {}, line)),
       ...(inner?.[k] || []).map(path => el("p", {}, link(token, "output", path, "Open the report of what is inside"))),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
+  if (event.curve) out.push(document.importNode(new DOMParser().parseFromString(event.curve, "text/html").querySelector("svg"), true));
   for (const note of d.notes || []) out.push(el("p", {}, note));
   if (report) out.push(el("p", {}, link(token, "output", report, "Open the report")));
   for (const folder of folders || []) out.push(el("p", {}, link(token, "zip", folder, `Download ${folder}.zip`, true)));
@@ -120,7 +121,8 @@ export function kinds(found) {
 
 export function legend(marks) {
   const rows = [];
-  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect, dashed", "--bad-panel"]);
+  if ([...marks.known.values()].includes("kept")) rows.push(["f: stays in float", "--region"]);
+  else if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect, dashed", "--bad-panel"]);
   if (marks.values.size) rows.push(["✗ wrong in place", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
   $("legend").hidden = !rows.length;
   const items = rows.map(([text, colour]) => el("li", {}, swatch(colour), text));

@@ -316,6 +316,7 @@ function end(event) {
     }
   }
   const found = (d.findings || []).flatMap((f, k) => [...(event.inside?.[k] || []).flat().reverse(), ...(f.indices || [])].map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
+  found.push(...(event.kept || []).map(n => [n, "kept"]));
   if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
   else if (!tall && marks.values.size) layout([...open], cursor);
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
