@@ -170,6 +170,8 @@ CASES = [
          more={"w": np.array([np.nan, 1, 1, 1], np.float32)}, mended={"w": np.array([-np.inf, 1, 1, 1], np.float32)}),
     Case("nan-weights", "n", unary("Conv(x, w)"), says="9 values of weight 'w' are infinite",
          more={"w": np.full((3, 3, 1, 1), np.inf, np.float32)}, mended={"w": np.ones((3, 3, 1, 1), np.float32)}),
+    Case("nan-weights", "n", unary("Mul(x, w)"), says="1 values of weight 'w' are infinite",
+         more={"w": np.array(np.inf, np.float32)}, mended={"w": np.array(2, np.float32)}),
     Case("nan-weights", "n", unary("BatchNormalization(x, s, s, s, w)"), says="2 values of its variance 'w'",
          more={"w": np.array([-1, 1, -0.1], np.float32), "s": np.ones(3, np.float32)},
          mended={"w": np.array([-1e-6, 1, 1], np.float32), "s": np.ones(3, np.float32)}),
