@@ -161,7 +161,7 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
     marks = Marks(
-        region=frozenset(at[i] for i in inside if i in at and (marked.start or marked.end)),
+        region=frozenset(at[i] for i in whole.boxed(inside) if i in at and (marked.start or marked.end)),
         found=frozenset(at[i] for i, proven in found.items() if i in at and proven),
         suspects=frozenset(at[i] for i, proven in found.items() if i in at and not proven),
         boundary=frozenset(boundary),

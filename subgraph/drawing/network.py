@@ -108,6 +108,11 @@ class Network:
                         into.setdefault(m, i)
         return into
 
+    def boxed(self, nodes: Collection[int]) -> set[int]:
+        """These nodes, and the constants in their boxes."""
+        kept = set(nodes)
+        return kept.union(constant for constant, reader in self.folded.items() if reader in kept)
+
     @cached_property
     def readers(self) -> dict[str, list[int]]:
         """Tensor → the leaves that read it, ascending."""

@@ -210,12 +210,15 @@ class ViewSession:
         ends = iter(names)
         region = between(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
         inputs, outputs = (*region.inputs, *region.shapes), region.outputs
+        drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
+        constants = drawn.boxed(region.nodes).difference(region.nodes)  # a cut has them as weights
         return {
             "start": region.start[0] if start else "",
             "end": region.end[0] if end else "",
             "nodes": [part.first + i for i in region.nodes],
             "inside": [
-                n for i in region.nodes for p in part.inside.get(i, ()) for n in range(p.first, p.first + p.size)
+                *(n for i in region.nodes for p in part.inside.get(i, ()) for n in range(p.first, p.first + p.size)),
+                *(part.first + i for i in sorted(constants)),
             ],
             "inputs": [part.prefix + name for name in inputs],
             "outputs": [part.prefix + name for name in outputs],
@@ -255,10 +258,17 @@ class ViewSession:
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
             words = [kind, self.model, *self._tested(_word(asked, "candidate"), _word(asked, "recording"))]
-            words += self.options.tested
+            words += [*(self._inside(asked) if kind == "compare" else ()), *self.options.tested]
         else:
             raise UsageError(f"the page runs cut, compare and bisect, not {clean(str(kind))}")
         return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
+
+    def _inside(self, asked: Mapping[str, Any]) -> list[str]:
+        """Words that compare what is inside the body that start and end lie in; none in the graph around, or for a
+        recording, which holds nothing of bodies."""
+        names = [name for key in ("start", "end") if (name := _word(asked, key))]
+        prefix = self._part(names)[0].prefix if names and not _word(asked, "recording") else ""
+        return [f"--at={prefix}*"] if prefix else []
 
     def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
@@ -445,9 +455,13 @@ class ViewSession:
 
     def _links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
-        another model than this one only that it is `stale`. `words`: of the run."""
+        another model than this one only that it is `stale`. `words`: of the run.
+
+        `prefix`: what stands before its tensors' names on the page, where it is of a body.
+        """
         structure = (document.get("model") or {}).get("structure_sha256")
-        inside = any(word.startswith("--at=") and not re.fullmatch(r"--at=#\d+", word) for word in words)
+        at = next((w.removeprefix("--at=") for w in words if re.match(r"--at=(?!#\d+$)", w)), "")
+        inside, prefix = bool(at), within(self.parts, at)[0].prefix
         same = inside or structure in (None, self._structure)  # the model of a run in a body is that body
         if "error" not in document and (not self.opened.is_current or not same):
             return {"stale": True}
@@ -466,6 +480,7 @@ class ViewSession:
             "kept": self._numbers([name for place in document.get("kept") or () for name in place["nodes"]]),
             "curve": _curve(document),
             "said": to_json(first_lines(document)),
+            "prefix": prefix,
             "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
             "inside": [[self._numbers(f["nodes"]) for i in of for f in found_inside(i)] for of in inner],
         }

@@ -193,6 +193,7 @@ def test_constants_are_shown_in_the_box_that_reads_them() -> None:
     network = Network(["c", "a"], ["Constant", "Add"], [[], ["in", "t0"]], [["t0"], ["t1"]], ["in"], ["t1"])
     layout = Drawer(network).layout()
     assert [box.nodes for box in layout.boxes if box.kind == "node"] == [(0, 1)]
+    assert network.boxed([1]) == {0, 1} and network.boxed([]) == set(), "a region of the reader has all of its box"
 
 
 def paddle(count: int) -> Network:

@@ -26,6 +26,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fixtures import bodies, bodies_wrong, device
+from subgraph.drawing.svg import number
 from tests.helpers.run_command import in_process, start
 
 pytestmark = pytest.mark.slow
@@ -313,6 +314,14 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.text("#result").startswith("✗ wrong")
     assert "✗ 0.35" in tab.box("stem/pool").text_content()
     assert tab.texts("stem/relu") == ["Relu", "relu", "0"]
+    numbers = "async () => (await import('/drawing.js')).number"
+    for value in (0.5, 0.35, 1.25e-07, 0.000131, 120.0, 0.0, 3.0):
+        assert tab.page.evaluate(f"async v => ({numbers})().then(f => f(v))", value) == number(value), (
+            "as in the report"
+        )
+    tab.page.click("text=Worst: block1/conv2:0 0.44")
+    tab.page.wait_for_selector("#values canvas.map >> nth=2")
+    assert tab.text("#node-panel h2") == "block1/conv2" and "wrong.py" in tab.text("#values")
 
 
 @pytest.mark.rare
@@ -403,8 +412,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     page.click("summary >> text=Options")
     for field, text in (("mean", "1,2,3"), ("scale", "0.1"), ("seed", "7")):
         page.fill(f"#{field}", text)
-    page.check("#dump")
-    page.click("#cut")
+    page.click("#dump")
     page.wait_for_selector("#result .fine")
     for label in HOSTILE[2:]:  # a cut with all tensors has them
         tab.box(label)

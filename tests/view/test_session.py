@@ -155,6 +155,37 @@ def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     assert session._links({"findings": []}, ())["curve"] == ""
 
 
+def test_compare_is_of_what_is_inside_where_start_and_end_lie_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planted = bodies.planted(4, ("Loop", "If"))
+    onnx.save(planted.model, "m.onnx")
+    options = ViewOptions({"ort": []}, (), (), (), ("dumps",), Path("out"))
+    opened = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
+    prefix, asked = "/".join([*planted.path, ""]), {"kind": "compare", "candidate": "ort"}
+    with mock.patch.object(opened.runs, "start", return_value=1) as started:
+        opened.run(asked | {"end": prefix + planted.node})
+        inside = list(started.call_args.args[1])
+        for more in ({"end": "loop4"}, {}, {"end": prefix + planted.node, "recording": "dumps"}):
+            opened.run(asked | more)
+            assert not any(word.startswith("--at") for word in started.call_args.args[1]), more
+    assert f"--at={prefix}*" in inside
+    monkeypatch.setattr("subgraph.view.session.first_lines", lambda document: {})
+    assert opened._links({"model": {"structure_sha256": "of the body"}}, inside)["prefix"] == prefix
+    assert opened._links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
+    opened.close()
+
+
+def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
+    text = "g (float[1] x) => (float[1] y) { c = Constant <value_float: float = 2.0> () d = Mul(x, c) y = Neg(d) }"
+    onnx.save(text_models.model(text), tmp_path / "m.onnx")
+    opened = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out"))
+    region = opened.region("#1", "#1")
+    assert (region["nodes"], region["inside"]) == ([1], [0])
+    opened.close()
+
+
 def test_an_open_end_stands_for_the_model(session: ViewSession) -> None:
     region = session.region("", NAMES[1])
     assert (region["nodes"], region["start"], region["inputs"]) == ([0, 1], "", ["in"])

@@ -8,9 +8,16 @@ const MOST = 700; // boxes as SVG at once
 const FRAMES = ["open", "body"]; // boxes with others inside
 const LEVELS = [0, 1e-6, 1e-4, 1e-2, 1];
 
-export const number = e => (typeof e === "number" ? (e === 0 ? "0" : e.toPrecision(2).replace(/^(-?\d\.?\d*)e([+-]\d+)$/, "$1e$2")) : String(e));
+// As `drawing.svg.number`: two digits, 0.35 and 1.2e-07.
+export function number(e) {
+  if (typeof e !== "number" || !isFinite(e) || e === 0) return String(e);
+  const [digits, power] = e.toExponential(1).split("e").map(Number);
+  if (power >= -4 && power < 2) return String(Number(e.toPrecision(2)));
+  return `${digits}e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
+}
+
 export const degree = e => (typeof e === "number" && isFinite(e) ? LEVELS.filter(b => e > b).length : LEVELS.length);
-const size = e => (typeof e === "number" && isFinite(e) ? e : Infinity);
+export const size = e => (typeof e === "number" && isFinite(e) ? e : Infinity);
 
 function element(name, attributes, text) {
   const e = document.createElementNS(NS, name);

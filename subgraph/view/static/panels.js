@@ -91,7 +91,8 @@ export function regionPanel(region) {
 
 const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
 
-export function resultPanel(event, token, show) {
+// `looks`: texts of buttons, and what they do.
+export function resultPanel(event, token, show, looks = []) {
   const { document: d, said, folders, report, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
@@ -101,6 +102,7 @@ export function resultPanel(event, token, show) {
   }
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
   if (said) out.push(el("div", { class: `finding ${d.agree === true ? "fine" : ""}` }, el("strong", {}, `${d.agree === true ? "✓" : d.agree === false ? "✗" : "?"} ${said.headline}`), ...said.after.map(line => el("p", {}, line))));
+  if (looks.length) out.push(el("div", { class: "row" }, ...looks.map(([text, onclick]) => el("button", { onclick, type: "button", class: "look" }, text))));
   for (const [k, f] of (d.findings || []).entries())
     out.push(el("div", { class: f.kind === "interval" ? "finding suspects" : "finding" }, ...(said?.findings[k] || []).map(line => el("p", {}, line)),
       ...(inner?.[k] || []).map(path => el("p", {}, link(token, "output", path, "Open the report of what is inside"))),

@@ -32,8 +32,8 @@ function map(title, cells, sides, kind) {
   });
   paint.putImageData(image, 0, 0);
   const most = Math.max(rows, columns), wide = Math.max(1, Math.floor((most <= 26 ? 104 : 320) / most)) * magnify[zoom]; // small ones stand side by side
-  canvas.style.width = `${columns * wide}px`;
-  canvas.style.height = `${rows * wide}px`;
+  canvas.style.width = `${Math.max(24, columns * wide)}px`; // a row or a column alone is seen, too
+  canvas.style.height = `${Math.max(24, rows * wide)}px`;
   const place = e => { const r = canvas.getBoundingClientRect(); return [Math.floor((e.clientY - r.top) / r.height * rows), Math.floor((e.clientX - r.left) / r.width * columns)]; };
   canvas.onmousemove = e => {
     const [i, j] = place(e), k = i * columns + j, at = [i / rows * shape[0], j / columns * shape[1]].map(Math.floor);
@@ -42,7 +42,7 @@ function map(title, cells, sides, kind) {
     $("hover").textContent = `[${at.join(", ")}]${shape[0] > rows || shape[1] > columns ? " and beside it" : ""}  ${said.join("  ")}`;
   };
   canvas.onclick = () => { zoom = (zoom + 1) % magnify.length; $("maps").dispatchEvent(new Event("magnify")); };
-  const ends = kind === "difference" ? ["equal", "0", short(scale)] : [short(-scale), "0", short(scale)];
+  const most3 = Number((scale ?? 0).toPrecision(3)), ends = kind === "difference" ? ["equal", "0", most3] : [-most3, "0", most3];
   return el("figure", {}, el("figcaption", {}, title), el("div", { class: "scroll" }, canvas), el("div", { class: `ramp ${kind === "difference" ? "far" : ""}`, "aria-hidden": "true" }), el("div", { class: "ends" }, ...ends.map(text => el("span", {}, text))));
 }
 

@@ -1,7 +1,7 @@
 // The page: what the user does -> requests; events of runs -> marks in the network. All state that matters is the
 // server's: a reload asks for it again.
 
-import { Drawing, number } from "/drawing.js";
+import { Drawing, number, size } from "/drawing.js";
 import { $, count, el, kinds, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
@@ -221,6 +221,22 @@ async function look(node) {
   } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
 }
 
+// Of a comparison, the tensors to look at, the first wrong one and the worst: what a button says, and what it does.
+function tensorsToSee() {
+  const { values, failed } = drawing.marks, makers = new Map(model.makes.flatMap((names, n) => names.map(name => [name, n])));
+  const known = [...values.keys()].filter(t => makers.has(t) && values.get(t) !== 0), wrong = known.filter(t => failed.has(t));
+  const worst = (wrong.length ? wrong : known).reduce((a, b) => (a !== null && size(values.get(a)) >= size(values.get(b)) ? a : b), null);
+  const rows = wrong.length ? [["First wrong", wrong[0]], ["Worst", worst]] : [["Largest error", worst]];
+  return rows.filter(([, t]) => t).map(([word, t]) => [`${word}: ${t} ${number(values.get(t))}`, () => see(makers.get(t))]);
+}
+
+// Both sides, which a cut does not hold.
+async function see(node) {
+  await reveal([node]);
+  await select(node);
+  await ($("candidate").value.startsWith("recording:") ? look(node) : run("values", node));
+}
+
 // What the model is fed, and the chosen candidate or recording; `fed`: only the first.
 function tested(fed = false) {
   const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
@@ -230,18 +246,20 @@ function tested(fed = false) {
 
 let asker = null; // what had the focus when a run was asked for: its button may be disabled while it runs
 
+// `kind`: as the server has them, and dump, which is a cut with all tensors.
 async function run(kind, node = -1) {
   asker = document.activeElement;
   if (taking && !await taking) return; // files are under way: none is left out because a button was quicker
   told("failed", null);
   try {
-    await post("/api/run", { kind, node, start: $("start").value.trim(), end: $("end").value.trim(), dump: $("dump").checked, ...tested(kind === "cut") });
+    const dump = kind === "dump", cut = dump || kind === "cut";
+    await post("/api/run", { kind: cut ? "cut" : kind, node, start: $("start").value.trim(), end: $("end").value.trim(), dump, ...tested(cut) });
   } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
 }
 
 function busy(number) {
   running = number;
-  for (const id of ["cut", "compare", "bisect"]) $(id).disabled = !!number || !$("changed").hidden;
+  for (const id of ["cut", "dump", "compare", "bisect"]) $(id).disabled = !!number || !$("changed").hidden;
   $("stop").hidden = $("progress").hidden = !number;
   $("stop").disabled = false;
 }
@@ -307,12 +325,13 @@ function end(event) {
     else showValues((pair, plane) => post("/api/tensor", { run: event.run, pair, plane })).catch(e => told("failed", e));
     return;
   }
+  const before = event.prefix ?? "";
   for (const row of [...(d.profile || []), ...(d.rows || [])]) {
     for (const place of [row.status ? row : null, row.in_place, ...(row.runs || []).map(r => r?.in_place)]) {
       if (!place) continue;
       const error = place.signature === "nan" ? "nan" : place.error ?? place.errors?.max_rel;
-      if (error !== undefined && error !== null) marks.values.set(row.tensor, isNaN(error) ? String(error) : Number(error));
-      if (place.status === "fail") marks.failed.add(row.tensor);
+      if (error !== undefined && error !== null) marks.values.set(before + row.tensor, isNaN(error) ? String(error) : Number(error));
+      if (place.status === "fail") marks.failed.add(before + row.tensor);
     }
   }
   const found = (d.findings || []).flatMap((f, k) => [...(event.inside?.[k] || []).flat().reverse(), ...(f.indices || [])].map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
@@ -322,7 +341,7 @@ function end(event) {
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
   else $("bisect").textContent = "Bisect";
   legend(marks);
-  resultPanel(event, token, nodes => reveal(nodes));
+  resultPanel(event, token, nodes => reveal(nodes), lastRun?.kind === "compare" ? tensorsToSee() : []);
   $("result").scrollIntoView({ block: "nearest" });
   refocus();
   drawing.redraw();
@@ -463,7 +482,7 @@ function keys() {
     if (e.key === "z" && (e.ctrlKey || e.metaKey) && !/INPUT|TEXTAREA/.test(e.target.tagName)) { e.preventDefault(); undo(); return; }
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const typing = /INPUT|SELECT|TEXTAREA/.test(e.target.tagName), node = drawing.marks.selected;
-    if (e.key === "/" && !typing) { e.preventDefault(); $("search").focus(); return; }
+    if (e.key === "/" && !typing) { e.preventDefault(); $("search").select(); return; }
     if (typing || (e.key === "Enter" && e.target.tagName === "BUTTON")) return;
     if (arrows[e.key] && document.activeElement === $("stage")) { e.preventDefault(); step(...arrows[e.key]); }
     else if (e.key === "s" && node >= 0) choose("start", model.labels[node]);
@@ -497,7 +516,7 @@ function buttons() {
   };
   addEventListener("popstate", visit);
   $("fold").onclick = () => layout([]).then(() => drawing.fit());
-  for (const kind of ["cut", "compare", "bisect"]) $(kind).onclick = () => run(kind);
+  for (const kind of ["cut", "dump", "compare", "bisect"]) $(kind).onclick = () => run(kind);
   $("stop").onclick = () => post("/api/stop", {}).catch(e => told("failed", e));
   $("reload").onclick = () => location.reload();
   $("ends").onsubmit = e => { // Enter in a changed field: its change was asked already
