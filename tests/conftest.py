@@ -23,6 +23,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import store, tensors
 from subgraph.storage.digest import digest, file_digest
 from subgraph.sweep import operator_tests as operator_tests_module
+from subgraph.sweep import renumbered
 from subgraph.system import Lock
 from tests.helpers import lent_workers
 from tests.helpers.budget import (  # noqa: F401
@@ -89,7 +90,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def operator_tests() -> Path:
     """A store with onnx's operator tests, kept from run to run: making them takes half a minute of CPU."""
-    made_by = [operator_tests_module.__file__, onnx.__file__, store.__file__, tensors.__file__]
+    made_by = [operator_tests_module.__file__, renumbered.__file__, onnx.__file__, store.__file__, tensors.__file__]
     versions = f"{onnx.__version__} {np.__version__}"
     word = digest(versions, *(file_digest(Path(str(name))) for name in made_by))[:16]
     folder = ROOT / "build" / f"operator-tests-{word}"

@@ -29,10 +29,12 @@ from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
 from subgraph.results.sweep import NamedTest
+from subgraph.runtime.backends import ort
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
+from subgraph.sweep.renumbered import newest_taken, renumbered
 from subgraph.text import clean, nearest
 from subgraph.types import Array
 from subgraph.version import __version__
@@ -141,7 +143,8 @@ def collect(store: Store) -> OperatorTests:
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
     """
-    key = digest("operator tests/2", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
+    versions = (metadata.version(name) for name in ("onnx", "numpy"))
+    key = digest("operator tests/3", __version__, *versions, ort.version())
     document, folder = store.memo(key, _make)
     found = from_json(_TestList, document, "the list of onnx's tests")
     return OperatorTests(found.tests, found.left_out, folder / ARCHIVE)
@@ -182,11 +185,12 @@ def _make(folder: Path) -> dict[str, Any]:
         folders.temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
+        newest = newest_taken(temporary)
         for onnx_test in (*_node_tests(), *_network_tests()):
             work = temporary / onnx_test.name
             work.mkdir()
             try:
-                tests.append(_write(onnx_test, work))
+                tests.append(_write(onnx_test, work, newest))
             except SubcutError as e:
                 left_out.append(NamedTest(onnx_test.name, onnx_test.op, e.what))
                 continue
@@ -257,16 +261,20 @@ def _ramp(type_proto: Any) -> Array:
     return np.asarray((np.arange(size).reshape(shape) / size).astype(np.float32))
 
 
-def _write(test: _OnnxTest, folder: Path) -> OperatorTest:
-    """Write a test's files to a folder.
+def _write(test: _OnnxTest, folder: Path, newest: int) -> OperatorTest:
+    """Write a test's files to a folder; `newest`: the newest opset that onnxruntime takes.
 
     Raises:
         SubcutError: why it cannot be run.
     """
     graph = test.model.graph
     weights = {w.name for w in graph.initializer}
-    (folder / MODEL).write_bytes(test.model.SerializeToString(deterministic=True))
-    inputs = _save([i for i in graph.input if i.name not in weights], test.inputs, folder, "i")
+    ends = [i for i in graph.input if i.name not in weights]
+    fed = {i.name: _to_value(value) for i, value in zip(ends, test.inputs, strict=False)}
+    expected = [_to_value(value) for value in test.outputs]
+    model = renumbered(test.model, fed, expected, (test.rtol, test.atol), newest)
+    (folder / MODEL).write_bytes(model.SerializeToString(deterministic=True))
+    inputs = _save(ends, test.inputs, folder, "i")
     outputs = _save(graph.output, test.outputs, folder, "o")
     if not outputs:
         raise InputError("it names no output")
