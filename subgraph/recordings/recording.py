@@ -26,7 +26,7 @@ from subgraph.text import clean, count, nearest
 
 # Ends of files that hold lists, logs, models and programs
 NO_TENSORS = (".json", ".csv", ".md", ".log", ".txt", ".onnx", ".data", ".prototxt", ".tnnproto", ".tnnmodel", ".mnn",
-              ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
+              ".ir", ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
 MAX_LOST = 0.1  # of the files, that may be damaged
 STATISTICS = frozenset("min max mean std stddev norm variance rmse mean_error max_abs_error l2norm sqnr".split())
 CHOOSE = "say which with --dump-format"

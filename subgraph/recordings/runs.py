@@ -312,8 +312,10 @@ def _coarser(one: str, other: str) -> str:
 
 
 def claim_of(run: RecordedRun) -> str:
-    """The precision of the coarsest recorded float; int8 where names or types say that it is quantized."""
+    """What the recording says, else int8 where names or types say it, else the precision of the coarsest float."""
     entries = [entry for sample in run.samples for entry in sample]
+    if computed := {entry.computed for entry in entries} - {""}:
+        return reduce(_coarser, computed)
     if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries if e.role == "output"):
         return Precision.INT8
     if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):

@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from fixtures import ROOT, producers
+from fixtures.other_hand import write_tidl
 from subgraph import plugins
 from subgraph.errors import InputError, SubcutError, UnknownName
 from subgraph.graph import graph
@@ -222,7 +223,7 @@ MADE: dict[str, Callable[[Path], Any]] = {
     "rknn": copied("rknn"),
     "safetensors": _safetensors,
     "text": lambda folder: (folder / "x.txt").write_text("0.5\n1.5\n"),
-    "tidl": lambda folder: producers.tidl_traces(folder, {"x": ONE}),
+    "tidl": lambda folder: write_tidl.traces(folder, {"x": ONE}, bits=32),
     "tnn": copied("tnn"),
     "torch": _torch,
     "trtexec": _trtexec,

@@ -418,10 +418,6 @@ def test_ncnns_text_has_a_shape(depth: int, tmp_path: Path) -> None:
         recording.open(tmp_path)
 
 
-def _tidl(folder: Path, tensors: Mapping[str, Array]) -> None:
-    producers.tidl_traces(folder, {name: value for name, value in tensors.items() if value.ndim in (2, 4)})
-
-
 def _ncnn(folder: Path, tensors: Mapping[str, Array]) -> None:
     for name, value in tensors.items():
         if value.ndim == 4:
@@ -444,7 +440,6 @@ def _mindspore(folder: Path, tensors: Mapping[str, Array]) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, Mapping[str, Array]], None]] = {
-    "tidl": _tidl,
     "ncnn": _ncnn,
     "aimet": lambda folder, tensors: _aimet(folder, tensors, nhwc=False),
     "aimet, NHWC": lambda folder, tensors: _aimet(folder, tensors, nhwc=True),

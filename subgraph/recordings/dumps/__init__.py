@@ -153,6 +153,7 @@ class DumpEntry:
         stem: of the file that it is converted to.
         guessed: is the shape a hint? The file stores none.
         mapped: does the user say `originals`?
+        computed: the precision that the device computed it in, if the file holds another type; "" if `dtype` tells.
     """
 
     file: str
@@ -177,6 +178,7 @@ class DumpEntry:
     stem: str = ""
     guessed: bool = False
     mapped: bool = False
+    computed: str = ""
 
     @property
     def name(self) -> str:

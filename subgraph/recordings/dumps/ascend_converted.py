@@ -1,9 +1,13 @@
-"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, .bin with shape, type and format."""
+"""Ascend's dump after `msaccucmp convert`, and MindSpore's: DUMPFILE.output.0.npy, .bin with shape, type and format.
+
+MindSpore names an operator by the cells around it, `Default_layer1-Block_conv1-Conv2d_BiasAdd-op0`, `_` for `/`: the
+last operator that runs in a cell gives the cell's output, whose path `layer1.conv1` is what exporters call it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _ascend, _atc, _npy, _raw
@@ -17,12 +21,16 @@ _NAME = re.compile(
     r"(?:\.(?P<shape>\d+(?:[x_]\d+)*))?(?:\.(?P<first>[A-Za-z][A-Za-z0-9_]*))?(?:\.(?P<second>[A-Za-z][A-Za-z0-9_]*))?\.(?P<end>npy|bin)"
 )
 
+_SCOPE = re.compile(r"Default_(?P<cells>(?:\w+?-[A-Za-z0-9]+_)+)(?P<op>[A-Za-z0-9]+)-op\d+")
+_CELL = re.compile(r"(\w+?)-[A-Za-z0-9]+_")
+
 
 @dataclass(frozen=True)
 class _FileName:
-    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them."""
+    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them. `time`: of the dump."""
 
     node: str
+    time: int
     role: str
     index: int
     shape: tuple[int, ...] | None
@@ -40,10 +48,33 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
     real_names = _ascend.real_names(files)
     origins = _atc.origins(files)
-    for file in files.ending(".npy", ".bin"):
-        name = _parsed(file, real_names)
-        if name:
-            yield _entry(files, file, name, origins.get((plain(name.node), name.index)))
+    names = {file: name for file in files.ending(".npy", ".bin") if (name := _parsed(file, real_names))}
+    cells = _cells(names)
+    for file, name in names.items():
+        entry = _entry(files, file, name, origins.get((plain(name.node), name.index)))
+        last, cell = cells.get(file, ("", ""))
+        inside = replace(entry, note=f"inside the cell {cell}") if cell else entry
+        yield replace(entry, node=cell) if file == last else inside
+
+
+def _cells(names: Mapping[str, _FileName]) -> dict[str, tuple[str, str]]:
+    """By file, the file of the last operator in the same cell, and the cell, if each kind of operator runs there once.
+
+    Else the cell may have been called several times, and which call an operator is of, its name does not say.
+    """
+    operators: dict[tuple[str, str], dict[str, list[tuple[int, str]]]] = {}  # by folder and cell; those of each kind
+    for file, name in names.items():
+        scope = _SCOPE.fullmatch(name.node)
+        if scope and name.role == "output" and name.index == 0:
+            cell = ".".join(_CELL.findall(scope["cells"]))
+            kinds = operators.setdefault((file.rpartition("/")[0], cell), {})
+            kinds.setdefault(scope["op"], []).append((name.time, file))
+    found: dict[str, tuple[str, str]] = {}
+    for (_, cell), kinds in operators.items():
+        if all(len(each) == 1 for each in kinds.values()):
+            ran = [each[0] for each in kinds.values()]
+            found |= {file: (max(ran)[1], cell) for _, file in ran}
+    return found
 
 
 def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
@@ -58,7 +89,7 @@ def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
     layout = next((layouts.named(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), "")
     shape = tuple(int(d) for d in re.split("[x_]", name["shape"])) if name["shape"] else None
     role = "input" if name["role"].startswith("in") else "output"
-    return _FileName(dump["node"], role, int(name["index"]), shape, layout, dtype)
+    return _FileName(dump["node"], int(dump["time"]), role, int(name["index"]), shape, layout, dtype)
 
 
 def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None) -> DumpEntry:

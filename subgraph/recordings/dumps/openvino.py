@@ -1,6 +1,7 @@
 """OpenVINO's CPU plugin built with debug capabilities: .ieb blobs, binary or text.
 
-Source: src/plugins/intel_cpu/src/utils/node_dumper.cpp of openvinotoolkit/openvino (OV_CPU_BLOB_DUMP_DIR).
+Source: node_dumper.cpp and blob_dump.cpp in src/plugins/intel_cpu/src/utils of openvinotoolkit/openvino
+(OV_CPU_BLOB_DUMP_DIR).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -17,13 +18,18 @@ from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, Tensor
 from subgraph.recordings.files import Files
 
 MAGIC = b"IEB0"
-_HEADER = struct.Struct("<4sHBB7IB3B4Q")
+_HEADER = struct.Struct("<4sHBB7IB3x")
+_PLACES = struct.Struct("<4Q")  # of the data and of scales: offset and bytes
+_SHORT_PLACES = struct.Struct("<4I")  # `unsigned long` of Windows, until 2024
 # ov::element::Type_t by number; renumbered twice: when u2, u3 and u6 were added, and when `undefined` was removed.
 _2021 = ("", "", "bool", "bfloat16", "float16", "float32", "float64", "int4", "int8", "int16", "int32", "int64", "",
          "uint4", "uint8", "uint16", "uint32", "uint64")  # fmt: skip
 _2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
 _2025 = _2024[1:]
-NUMBERINGS = (_2025, _2024, _2021)
+# InferenceEngine::Precision, until 2023
+_ENGINE = {10: "float32", 11: "float16", 12: "bfloat16", 13: "float64", 30: "int16", 40: "uint8", 41: "bool",
+           50: "int8", 60: "uint16", 70: "int32", 72: "int64", 73: "uint64", 74: "uint32"}  # fmt: skip
+NUMBERINGS = (_ENGINE, *({k: name for k, name in enumerate(names) if name} for names in (_2025, _2024, _2021)))
 # "#12_Convolution_conv1_out0.ieb", "…_conv1_iter3_out0.ieb" where inferences are counted; older builds leave the type
 # of the node out
 _NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+?)(?:_iter(?P<run>\d+))?_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
@@ -86,31 +92,39 @@ def _is_binary(files: Files, file: str) -> bool:
 
 def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
     """(number of the element type, shape, offset, bytes). Raises InputError: it is damaged."""
-    if files.sizes[file] < _HEADER.size:
+    short = _HEADER.size + _SHORT_PLACES.size
+    if files.sizes[file] < short:
         raise files.damaged(file, "it ends within its header")
-    _, version, precision, rank, *rest = _HEADER.unpack(files.bytes(file, 0, _HEADER.size))
+    _, version, precision, rank, *dims, _ = _HEADER.unpack(files.bytes(file, 0, _HEADER.size))
     if version != 256 or rank > 7:
         raise files.damaged(file, f"version {version}, {rank} dimensions")
-    offset, size = rest[11], rest[12]
+    offset, size, *_ = _SHORT_PLACES.unpack(files.bytes(file, _HEADER.size, _SHORT_PLACES.size))
+    if offset != short:
+        if files.sizes[file] < _HEADER.size + _PLACES.size:
+            raise files.damaged(file, "it ends within its header")
+        offset, size, *_ = _PLACES.unpack(files.bytes(file, _HEADER.size, _PLACES.size))
     if offset + size > files.sizes[file]:
         raise files.damaged(file, f"its header says {size} bytes at {offset}; it has {files.sizes[file]}")
-    return precision, tuple(rest[:rank]), offset, size
+    return precision, tuple(dims[:rank]), offset, size
 
 
-def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: tuple[str, ...]) -> str:
+def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: Mapping[int, str]) -> str:
     """The element type of a blob in one numbering; "" if its size is another's."""
     precision, shape, _, size = header
-    dtype = numbering[precision] if precision < len(numbering) else ""
+    dtype = numbering.get(precision, "")
     return dtype if dtype and _raw.nbytes(dtype, math.prod(shape)) == size else ""
 
 
-def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> tuple[str, ...]:
-    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16 today."""
+def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> Mapping[int, str]:
+    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16 today.
+
+    10 is float32 in the oldest, int32 in later ones; where nothing else tells, a network has floats.
+    """
     fitting = Counter({n: sum(bool(_fits(h, numbering)) for h in headers) for n, numbering in enumerate(NUMBERINGS)})
     return NUMBERINGS[fitting.most_common(1)[0][0]]
 
 
-def _blob(files: Files, file: str, numbering: tuple[str, ...]) -> DumpEntry:
+def _blob(files: Files, file: str, numbering: Mapping[int, str]) -> DumpEntry:
     header = _header(files, file)
     precision, shape, offset, size = header
     dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")

@@ -1,25 +1,31 @@
 """TI's TIDL: layer traces `tidl_trace_…_float.bin` of debug_level 4; the names come from a `….layer_info.txt`.
 
-Source: docs/debugging.md of TexasInstruments/edgeai-tidl-tools: traces are named
-GRAPH_LAYER_BATCH_DIM1_DIM2_CHANNEL_WIDTHxHEIGHT and hold float32 in NCHW; layer_info.txt, of the artifacts' tempDir,
-has "SL No., Layer Num, Name" in each line, and is to be copied beside the traces.
+Sources: tidl_writeTraceDataBuf of the TIDL library, which writes BASE, data id, batches, two dimensions, channels and
+WIDTHxHEIGHT into a name, and batches, channels, rows and columns into the file, in float32 what the element, the zero
+point and the scale make; the documentation of TexasInstruments/edgeai-tidl-tools, where older names leave the two
+dimensions out, or the batches, too. BASE is `tidl_trace_subgraph_0_` in onnxruntime and TFLite, `tidl_trace` in TIDL-RT
+by itself, or what its user says. layer_info.txt, of the artifacts' tempDir, has the layer, the data id and the tensor's
+name in each line, for several cores also the mode before the name; it is to be copied beside the traces.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
+from subgraph.precision import Precision
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _raw, unreadable
 from subgraph.recordings.files import Files
 
 INFO = "layer_info.txt"
 _TRACE = re.compile(
-    r"tidl_trace_(?P<graph>.+?)_(?P<layer>\d{4,})_(?P<dims>\d+(?:_\d+)+)_(?P<width>\d+)x(?P<height>\d+)"
-    r"(?P<form>_float\.bin|\.y)"
+    r"(?P<base>(?:C7x_(?P<core>\d+)_)?(?:tidl_trace|.*?_|))(?P<layer>\d{4})_(?P<dims>(?:\d{4}_\d{4}_\d{5}_|\d{5}_)?\d{5})"
+    r"_(?P<width>\d{5,6})x(?P<height>\d{5,6})(?P<form>_float\.bin|\.y)"
 )
+_GRAPH = re.compile(r"subgraph_\d+")
+COMPUTED_IN = {1: Precision.INT8, 2: Precision.FP16}  # by the bytes of a fixed-point element; 16 bits: nearest to fp16
 plain = _npy.plain
 
 
@@ -31,19 +37,24 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """A tensor per layer. A fixed-point trace, `.y`, tells neither type nor scale: the float trace is read."""
     names = _names(files)
-    read = {(side, m["graph"], m["layer"]) for side, m, _ in _traces(files) if m["form"] != ".y"}
-    for side, m, file in _traces(files):
-        graph, layer = m["graph"], int(m["layer"])
-        name = names.get((graph, layer)) or names.get(("", layer), "")
-        entry = partial(DumpEntry, file, tensor=name, node="" if name else f"{graph}_layer_{layer}", side=side)
-        if m["form"] == ".y":
-            if (side, graph, m["layer"]) not in read:
-                yield entry(unreadable, "", missing="fixed point without type and scale; set debug_level to 4")
-            continue
+    traces = list(_traces(files))
+    read = {(side, m["base"], m["layer"]) for side, m, _ in traces if m["form"] != ".y"}
+    fixed = {(side, m["base"], m["layer"]): files.sizes[file] for side, m, file in traces if m["form"] == ".y"}
+    for side, m, file in traces:
+        key = (side, m["base"], m["layer"])
+        name, node = _name(names, m), "_".join(filter(None, (_base(m), "layer", str(int(m["layer"])))))
+        entry = partial(DumpEntry, file, tensor=name, node="" if name else node, side=side)
         shape = _shape(m)
-        if 4 * math.prod(shape) != files.sizes[file]:
+        if m["form"] == ".y":
+            if key not in read:
+                yield entry(unreadable, "", missing="fixed point without type and scale; set debug_level to 4")
+        elif 4 * math.prod(shape) != files.sizes[file]:
             raise files.damaged(file, f"its name says {list(shape)}; it has {files.sizes[file]} bytes")
-        yield entry(partial(_raw.read, files, file, "float32", shape), "float32", shape)
+        elif m["core"] and any(o["layer"] == m["layer"] and o["core"] not in (None, m["core"]) for _, o, _ in traces):
+            yield entry(unreadable, "", missing="the rows of one core; join them with TI's stitch_multicore_traces.py")
+        else:
+            computed = COMPUTED_IN.get(fixed.get(key, 0) // max(math.prod(shape), 1), "")
+            yield entry(partial(_raw.read, files, file, "float32", shape), "float32", shape, computed=computed)
 
 
 def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
@@ -54,20 +65,33 @@ def _traces(files: Files) -> Iterator[tuple[str, re.Match[str], str]]:
             yield side, trace, file
 
 
+def _base(trace: re.Match[str]) -> str:
+    """What stands before the numbers, without what stands there in all traces; "" if nothing else does."""
+    return trace["base"].removeprefix("tidl_trace").strip("_")
+
+
 def _shape(trace: re.Match[str]) -> tuple[int, ...]:
-    """Batch, the two further dimensions where they are not 1, channels, height, width."""
-    batch, *further, channel = map(int, trace["dims"].split("_"))
+    """Batch (1 if the name has none), the two further dimensions where they are not 1, channels, height, width."""
+    *before, channel = map(int, trace["dims"].split("_"))
+    batch, *further = before or [1]
     more = further if any(d != 1 for d in further) else []
     return (batch, *more, channel, int(trace["height"]), int(trace["width"]))
 
 
-def _names(files: Files) -> dict[tuple[str, int], str]:
-    """(graph, number of the layer) -> name; the graph is "" where the list's own name does not say it."""
-    found = {}
+def _name(names: Mapping[str, Mapping[int, str]], trace: re.Match[str]) -> str:
+    """The tensor's name: from the list of the trace's graph, or from the only list if the trace names no graph."""
+    graph = _GRAPH.search(trace["base"])
+    lists = [names.get(graph[0], {}), names.get("", {})] if graph else list(names.values())[: 2 - len(names)]
+    return next((found[int(trace["layer"])] for found in lists if int(trace["layer"]) in found), "")
+
+
+def _names(files: Files) -> dict[str, dict[int, str]]:
+    """By graph, the name of each data id; the graph is "" where the list's own name does not say it."""
+    found: dict[str, dict[int, str]] = {}
     for file in files.ending(INFO):
-        graph = re.search(r"subgraph_\d+", file.rpartition("/")[2])
+        graph = _GRAPH.search(file.rpartition("/")[2])
         for line in files.text(file).splitlines():
             words = line.split()
             if len(words) >= 3 and words[0].isdecimal() and words[1].isdecimal():
-                found[graph[0] if graph else "", int(words[1])] = words[-1]
+                found.setdefault(graph[0] if graph else "", {})[int(words[1])] = words[-1]
     return found

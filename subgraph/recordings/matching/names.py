@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from subgraph.graph.graph import Graph
-from subgraph.origins.source import module_path
+from subgraph.origins.source import PARAMETER, module_path
 from subgraph.recordings.dumps import DumpEntry
 
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's quantizer.
@@ -80,7 +80,7 @@ class ModelNames:
 
     def _add_modules(self, known: set[str]) -> None:
         graph = self._graph
-        paths = {i: module_path(graph.label(i)) for i in range(len(graph.nodes))}
+        paths = {i: module_path(graph.label(i)) or self._module_of_weights(i) for i in range(len(graph.nodes))}
         for i in reversed(graph.in_order(range(len(graph.nodes)))):
             parts = paths[i].split(".") if paths[i] else []
             for k in range(1, len(parts) + 1):
@@ -88,6 +88,12 @@ class ModelNames:
                 leaving = [n for n in graph.makes[i] if n in known and self._leaves(n, path, paths)]
                 self._modules.setdefault(self._plain(path), []).extend(leaving)
                 self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
+
+    def _module_of_weights(self, node: int) -> str:
+        """The one module whose weights a node reads, if they have the names that a framework gives: `conv1.weight`."""
+        read = [PARAMETER.fullmatch(n) for n in self._graph.nodes[node].input if n in self._graph.weights]
+        modules = {each[1] for each in read if each}
+        return modules.pop() if len(modules) == 1 and all(read) else ""
 
     def _leaves(self, tensor: str, path: str, paths: dict[int, str]) -> bool:
         readers = self._graph.readers.get(tensor, ())
