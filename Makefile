@@ -20,8 +20,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## find a planted fault, cut pool1..res2a_relu out of a ResNet-50, read a board's dumps
 	@$(BIN)/python -m fixtures.demo build/demo
 
-picture: $(STAMP) ## take the README's picture of the demo's report anew (needs chromium)
+picture: $(STAMP) ## take the README's picture of the demo's report, and those of the page, anew (needs chromium)
 	$(BIN)/python -m fixtures.picture docs/images/report.png
+	$(BIN)/python -m fixtures.page_pictures docs/images
 
 test: $(STAMP) build/cache/.web ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow and not rare"
