@@ -37,7 +37,13 @@ def compare(
     *,
     model: options.ModelArgument = None,
     candidate: Annotated[
-        Texts, option("--candidate -c", "SPEC", "The runtime in doubt, as in bisect. Repeatable: side by side.")
+        Texts,
+        option(
+            "--candidate -c",
+            "SPEC",
+            "The runtime in doubt, as in bisect. Repeatable: side by side.",
+            options.complete_candidates,
+        ),
     ] = None,
     candidate_options: options.CandidateOptions,
     weights: options.Weights = None,

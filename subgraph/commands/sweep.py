@@ -36,7 +36,9 @@ COLUMNS = (
     "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
 )  # fmt: skip
 
-Candidates = Annotated[Texts, option("--candidate -c", "SPEC", "Runtime in doubt, as in compare. Repeatable.")]
+Candidates = Annotated[
+    Texts, option("--candidate -c", "SPEC", "Runtime in doubt, as in compare. Repeatable.", options.complete_candidates)
+]
 
 
 @dataclass(frozen=True)

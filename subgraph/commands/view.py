@@ -36,10 +36,18 @@ class RunOptions:
     """What the page may run."""
 
     candidates: Annotated[
-        Texts, option("--candidate -c", "SPEC", "As for bisect. Repeatable; those of subcut.toml are offered as well.")
+        Texts,
+        option(
+            "--candidate -c",
+            "SPEC",
+            "As for bisect. Repeatable; those of subcut.toml are offered as well.",
+            options.complete_candidates,
+        ),
     ] = None
     recorded: Annotated[Texts, option("--recorded", "DIR", "A device's layer dumps. Repeatable.")] = None
-    criterion: Annotated[Text, option("--criterion", "RULE", "What counts as agreement, as for bisect.")] = None
+    criterion: Annotated[
+        Text, option("--criterion", "RULE", "What counts as agreement, as for bisect.", options.complete_criteria)
+    ] = None
     timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
     trust: options.Trust = False
 

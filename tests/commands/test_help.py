@@ -159,3 +159,17 @@ def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path, operator_tests: 
         code, printed = run_words(by_shell, tmp_path / "d")
         wrong = "wrong.py" in line and not line.startswith(("subcut bundle", "subcut report"))
         assert code == (1 if wrong else 0), f"{line}\n{printed}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tab_knows_the_candidates_and_criteria_of_each_command(name: str) -> None:
+    command: Any = APP
+    ctx = typer.Context(command, info_name="subcut")
+    for word in name.split():
+        command = command.get_command(ctx, word)
+        ctx = typer.Context(command, info_name=word, parent=ctx)
+    known = {"--candidate": ("o", {"ort", "opencv"}), "--criterion": ("n", {"noise", "numpy"})}
+    for parameter in command.params:
+        for option in known.keys() & {*parameter.opts}:
+            begun, wanted = known[option]
+            assert wanted <= {item.value for item in parameter.shell_complete(ctx, begun)}, option

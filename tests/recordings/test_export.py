@@ -480,3 +480,9 @@ def test_what_was_exported_is_read_as_a_recording(layout: str, form: str, tmp_pa
     np.testing.assert_array_equal(read if entry.scale is None else entry.scale.dequantize(read), value)
     (entry,) = recording.open(tmp_path / "npy").entries
     assert (entry.scale is None) == ("scale" not in form)
+
+
+def test_a_dump_of_subcut_is_read_as_a_recording(here: Path) -> None:
+    """Its manifest lists shapes per sample, and its files elsewhere."""
+    assert subcut("dump", "resnet50.onnx", "conv1", "-o", "d", cwd=here).code == 0
+    assert {entry.tensor for entry in recording.open(here / "d").entries} >= {"conv1"}

@@ -125,11 +125,10 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     if not isinstance(data, dict):
         return {}
     try:
-        items = [(i, _spec(i)) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())]
-        items += [(i, _exported(i)) for i in data.get("exported", ())]
-        return {
-            str(i.get("file") or i["bin"]): (str(i["name"]), spec) for i, spec in items if "file" in i or "bin" in i
-        }
+        items = [(i, _spec) for key in ("tensors", "inputs", "outputs") for i in data.get(key, ())]
+        items += [(i, _exported) for i in data.get("exported", ())]
+        named = [(i, spec) for i, spec in items if "file" in i or "bin" in i]
+        return {str(i.get("file") or i["bin"]): (str(i["name"]), spec(i)) for i, spec in named}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise files.damaged(MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}') from e
 
