@@ -90,6 +90,13 @@ def test_rows_of_one_core_are_not_the_tensor(tmp_path: Path) -> None:
     assert "stitch_multicore_traces" in kept["p1"] and not kept["r1"]
 
 
+def test_fixed_point_alone_says_what_to_do(tmp_path: Path) -> None:
+    write_tidl.write(tmp_path, floats=False)
+    assert {entry.missing for entry in recording.open(tmp_path / "traces")} == {
+        "fixed point without type and scale; set debug_level to 4"
+    }
+
+
 def test_a_cell_that_runs_twice_gives_no_name(tmp_path: Path) -> None:
     for number in range(2):
         name = f"ReLU.Default_act-ReLU_ReLU-op{number}.0.0.179587300415171{number}.output.0.DefaultFormat.Float32.npy"
