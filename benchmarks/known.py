@@ -58,7 +58,8 @@ def table(entries: Sequence[Entry]) -> str:
     lines = ["| entry | nodes | what | wrong in | right in | tried |", "|---|---|---|---|---|---|"]
     for e in entries:
         when = ", ".join(f"{key}={value}" for key, value in e.when.items())
-        nodes = f"{e.operator}{f', {when}' if when else ''}"
+        unless = ", ".join(f"{key}={value}" for key, value in e.unless.items())
+        nodes = f"{e.operator}{f', {when}' if when else ''}{f'; not {unless}' if unless else ''}"
         cells = [f"`{e.path}`", nodes, f"{e.says}: {e.off}", ", ".join(e.wrong), ", ".join(e.right), e.date]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)

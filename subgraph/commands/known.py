@@ -126,8 +126,10 @@ def _list(chosen: Sequence[Entry]) -> str:
 
 def _page(entry: Entry) -> str:
     when = [f"{key}={value}" for key, value in entry.when.items()]
+    unless = [f"{key}={value}" for key, value in entry.unless.items()]
     rows = [
         ("nodes", ", ".join([entry.operator, *when])),
+        ("not", ", ".join(unless)),
         ("releases", entry.releases("")),
         ("how far", entry.off),
         ("cure", entry.cure),

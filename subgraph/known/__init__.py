@@ -23,9 +23,10 @@ and that no node makes, is a weight that is drawn like the inputs. `[case.ranges
 
 `when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
 that default; `type 0` and `rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator
-that makes it, or "input" of the model, `outputs` = how many are read, `opset below 13` = "yes". `values` says what of
-the values shows it: no node is known to have them, so such an entry is listed, and no hint. A user's own folder has the
-same form.
+that makes it, or "input" of the model, `of 0 mode` = the `mode` of the maker of input 0, `outputs` = how many are
+read, `output 0` = "read", "unread" or "none", `opset below 13` = "yes". `values` says what of the values shows it: no
+node is known to have them, so such an entry is listed, and no hint. `[unless]` has the same form: nodes of which all of
+that holds were seen to be right. A user's own folder has the same form.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ FACT_KINDS = (
     "rank ",
     "input ",
     "maker ",
+    "of ",
     "outputs",
+    "output ",
     "opset ",
 )  # keys of `when` that are no attributes
 
@@ -80,8 +83,8 @@ class Entry:
         name: the file's, without its end. runtime: the backend's or the device's, which is the folder's name.
         says: what is wrong, a sentence that goes on from the operator. off: how far, or how it ends.
         tests: of the onnx package, that show it; or a case of its own. wrong, right: releases in which they were run.
-        when: what must hold of a node, by `inspection.lint.known.fact`. cure: what was seen to help. thread: where
-            people tell of it.
+        when: what must hold of a node, by `inspection.lint.known.fact`. unless: what makes it harmless.
+        cure: what was seen to help. thread: where people tell of it.
     """
 
     operator: str
@@ -97,6 +100,7 @@ class Entry:
     case: KnownCase | None = None
     name: str = ""
     runtime: str = ""
+    unless: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -185,15 +189,17 @@ def find(name: str, among: Sequence[Entry]) -> Entry:
 def render(entry: Entry) -> str:
     """The entry's file."""
     lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
-             if f.name not in ("name", "runtime", "when", "case") and getattr(entry, f.name)]  # fmt: skip
+             if f.name not in ("name", "runtime", "when", "unless", "case") and getattr(entry, f.name)]  # fmt: skip
     if (case := entry.case) is not None:
         numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
         lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
-        for word, table in (("ranges", case.ranges), ("values", case.values)):
-            lines += ["", f"[case.{word}]"] if table else []
-            lines += [f"{_toml(name)} = [{', '.join(map(str, numbers))}]" for name, numbers in table.items()]
-    when = [f"{_toml(key)} = {_toml(value)}" for key, value in entry.when.items()]
-    return "\n".join([*lines, *(["", "[when]", *when] if when else [])]) + "\n"
+        for word, given in (("ranges", case.ranges), ("values", case.values)):
+            lines += ["", f"[case.{word}]"] if given else []
+            lines += [f"{_toml(name)} = [{', '.join(map(str, of))}]" for name, of in given.items()]
+    for word, table in (("when", entry.when), ("unless", entry.unless)):
+        lines += ["", f"[{word}]"] if table else []
+        lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: str | Sequence[str]) -> str:

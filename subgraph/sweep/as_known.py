@@ -26,7 +26,7 @@ from subgraph.text import count
 from subgraph.verdict import Signature, Verdict
 
 MOST = 3  # facts of a condition
-PREFERRED = ("set ", "input ", "outputs", "type ")  # kinds of facts, behind words and flags
+PREFERRED = ("set ", "input ", "outputs", "output ", "type ")  # kinds of facts, behind words and flags
 WORDS = {Signature.SHAPE: "gives another shape", Signature.NAN: "gives NaN or infinities",
          Signature.MISSING: "gives no such output", Signature.CRASH: "crashes",
          Signature.TIMEOUT: "does not end"}  # fmt: skip
@@ -81,8 +81,9 @@ class Tested:
 
     @property
     def left(self) -> Facts:
-        """The facts without those that do not matter."""
-        return {key: value for key, value in self.own.items() if self.told.get(key, True)}
+        """The facts without those that do not matter, nor numbers of which no run told where being set does."""
+        bound = {key for key in self.own if self.told.get(f"set {key}") and not self.own[key][0].isalpha()}
+        return {key: value for key, value in self.own.items() if self.told.get(key, key not in bound)}
 
 
 def _tested(sweep: Sweep, row: SweepRow, conditions: Conditions | None = None) -> Tested:
@@ -210,6 +211,8 @@ def _parts(when: Facts) -> Iterator[str]:
             yield f"{value} in input {k}"
         elif kind == "input":
             yield f"no input {k}" if value == "none" else f"input {k}"
+        elif kind == "output":
+            yield f"no output {k}" if value == "none" else f"output {k} {value}"
         elif kind == "outputs":
             yield count(int(value), "output")
 

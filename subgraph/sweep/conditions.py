@@ -91,22 +91,20 @@ class Conditions:
         return model
 
     def _input(self, example: Example, model: Any, at: int, place: int, said: dict[str, bool]) -> Any:
-        """As `_attribute`, of an input: without it, and as a constant where it is fed."""
-        name, without = model.graph.node[at].input[place], _copy(model)
+        """As `_attribute`, of an input: as a constant where it is fed, then without it."""
+        names = [*model.graph.node[at].input]
+        record = next((r for r in example.inputs if r.name == names[place] and r.form == "tensor"), None)
+        if record is not None and names.count(record.name) == 1:
+            constant = _with_constant(model, record)
+            if (wrong := self._is_wrong(example, constant)) is not None:
+                said[f"input {place}"] = not wrong
+            model = constant if wrong else model
+        without = _copy(model)
         without.graph.node[at].input[place] = ""
-        wrong = self._is_wrong(example, without) if name else None
-        if wrong:
-            said |= {f"input {place}": False, f"type {place}": False}
-            return without
-        if wrong is False:
-            said[f"type {place}"] = True  # one that is given has a type
-        record = next((r for r in example.inputs if r.name == name and r.form == "tensor"), None)
-        if record is None or [*model.graph.node[at].input].count(name) > 1:
-            return model
-        constant = _with_constant(model, record)
-        if (wrong := self._is_wrong(example, constant)) is not None:
-            said[f"input {place}"] = not wrong
-        return constant if wrong else model
+        if names[place] and (wrong := self._is_wrong(example, without)) is not None:
+            said[f"type {place}"] = not wrong  # one that is given has a type
+            model = without if wrong else model
+        return model
 
     def _is_wrong(self, example: Example, model: Any) -> bool | None:
         """Is the runtime wrong on this model? None where that is not known, as where the reference refuses it."""

@@ -207,6 +207,15 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
     assert hints(tmp_path / "behind.onnx", "mnn") == [], "it crashes where a model begins with it"
 
 
+def test_a_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) -> None:
+    """Exporters write dilations of 1; MNN is wrong about others."""
+    for size, found in ((1, 0), (2, 1)):
+        pool = f"MaxPool <kernel_shape = [2, 2], dilations = [{size}, {size}], strides = [1, 1]> (r)"
+        net = f"g (float[1, 1, 9, 9] x) => (float[1, 1, n, m] y) {{ r = Relu (x) [pool] y = {pool} }}"
+        onnx.save(text_models.model(net), tmp_path / "m.onnx")
+        assert len(hints(tmp_path / "m.onnx", "mnn")) == found
+
+
 def test_an_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
     for outputs, found in (("", 0), (", bool[4] m", 1)):
         net = f"g (float[4] x) => (float[4] y{outputs}) {{ [drop] y, m = Dropout (x) }}"
@@ -236,6 +245,29 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     for release, found in (("1", 1), ("2", 0), ("3", 1)):
         context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"])
         assert len(list(run_rules(context, ["known"]))) == found
+
+
+def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
+    """Zeros behind a Relu are the least values, as MaxPool's own padding is; and of edges nothing is folded."""
+    weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    for first, mode, found in (("Neg", "constant", 1), ("Relu", "constant", 0), ("Neg", "edge", 0)):
+        body = f'r = {first} (x) p = Pad<mode = "{mode}"> (r, w) [pool] y = MaxPool<kernel_shape = [3, 3]> (p)'
+        net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
+        onnx.save(text_models.model(net, **weights), tmp_path / "m.onnx")
+        assert len(hints(tmp_path / "m.onnx", "ort")) == found, (first, mode)
+    page = subcut("known", "pad-maxpool", cwd=tmp_path).out
+    assert "of 0 mode=constant" in page and "of 0 maker 0=Relu" in page
+
+
+def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -> None:
+    """MNN is wrong about an RNN whose first output has no name; exporters give it one."""
+    weights: dict[str, Any] = {"w": np.ones((1, 3, 4), np.float32), "r": np.ones((1, 3, 3), np.float32)}
+    for named, found in (("", 1), ("y", 0)):
+        net = "g (float[5, 1, 4] x) => (float[1, 1, 3] h) { y, h = RNN <hidden_size = 3> (x, w, r) }"
+        model = text_models.model(net, **weights)
+        model.graph.node[0].output[0] = named
+        onnx.save(model, tmp_path / "m.onnx")
+        assert len(hints(tmp_path / "m.onnx", "mnn")) == found
 
 
 def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ from subgraph.graph.walk import VALUE_FIELDS
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
 
-COSTS = ("set", "opset", "input", "outputs", "maker", "rank", "type")  # behind attributes; the last two infer shapes
+# Kinds of facts that cost more than attributes do, the cheapest first.
+COSTS = ("set", "opset", "input", "outputs", "output", "maker", "of", "rank", "type")  # the last two infer shapes
+INPUTS = ("input", "maker", "rank", "type")  # facts of an input, which is named by its place
 ABSENT = object()
+ALONG_AXES = {"dilations": "1", "strides": "1", "pads": "0"}  # defaults that onnx's schema tells in words
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
@@ -28,8 +31,10 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         cure = f"{entry.cure}; " if entry.cure else ""
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
         fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here"
+        harmless = {id(node) for node in alike[entry.operator].fitting(entry.unless)} if entry.unless else ()
         for node in alike[entry.operator].fitting(entry.when):
-            yield note(node, reason, fix)
+            if id(node) not in harmless:
+                yield note(node, reason, fix)
 
 
 class Alike:
@@ -66,7 +71,8 @@ def facts(node: LintNode) -> dict[str, str]:
     formal = schema(node.op, node.version or 0, node.domain)
     attributes = {a.name for a in node.proto.attribute} | {*(formal.attributes if formal else ())}
     places = range(max(len(node.proto.input), len(formal.inputs) if formal else 0))
-    keys = ["outputs", *attributes, *(f"set {name}" for name in attributes)]
+    several = range(len(formal.outputs)) if formal and len(formal.outputs) > 1 else ()
+    keys = ["outputs", *(f"output {k}" for k in several), *attributes, *(f"set {name}" for name in attributes)]
     keys += [f"{kind} {k}" for k in places for kind in ("input", "type")]
     return {key: value for key in keys if (value := fact(node, key))}
 
@@ -79,11 +85,20 @@ def fact(node: LintNode, key: str) -> str | None:
         return str(sum(name in given or name in read for name in node.proto.output if name))
     if kind == "set" and rest:
         text = _text(node.attribute(rest))  # one that is absent is its default
-        return "yes" if text and text != _default(node.op, node.version or 0, node.domain, rest) else None
+        usual = _default(node.op, node.version or 0, node.domain, rest)
+        return "yes" if text and text != usual and {*text.split(",")} != {ALONG_AXES.get(rest)} else None
     if kind == "opset":
         return "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
-    if rest.isdecimal():
+    if kind == "of" and rest:
+        place, _, inner = rest.partition(" ")
+        maker = node.scope.makers.get(node.input(int(place))) if place.isdecimal() else None
+        return fact(maker, inner) if maker else None
+    if kind in INPUTS and rest.isdecimal():
         return _of_input(node, kind, node.input(int(rest)))
+    if kind == "output" and rest.isdecimal():
+        name = node.proto.output[int(rest)] if int(rest) < len(node.proto.output) else ""
+        is_read = name in node.scope.readers or name in node.scope.outputs
+        return ("read" if is_read else "unread") if name else "none"
     value = node.attribute(key, ABSENT)
     return (_default(node.op, node.version or 0, node.domain, key) if value is ABSENT else _text(value)) or None
 
