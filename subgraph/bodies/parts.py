@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from subgraph.bodies.model import look_into
@@ -43,6 +43,12 @@ class Part:
         for row in self.inside.values():
             for part in row:
                 yield from part.all()
+
+    def below(self, nodes: Iterable[int]) -> Iterator[int]:
+        """The numbers of all nodes in the bodies of these nodes."""
+        for i in nodes:
+            for part in self.inside.get(i, ()):
+                yield from range(part.first, part.first + part.size)
 
 
 def parts(graph: Graph) -> Part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from subgraph.text import clean, count, nearest
 from subgraph.version import install
 
 if TYPE_CHECKING:
+    from subgraph.bodies.parts import Part
     from subgraph.drawing.layout import Drawer
 
 log = logging.getLogger("subcut")
@@ -45,7 +46,9 @@ class ShownOptions:
     depth: Annotated[
         options.Number, option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes.")
     ] = None
-    opened: Annotated[Texts, option("--open", "GROUP", "Open this group and those around it. Repeatable.")] = None
+    opened: Annotated[
+        Texts, option("--open", "GROUP", "Open this group, or node with bodies, and those around it.")
+    ] = None
     width: Annotated[
         options.Number, option("--width", "PIXELS", "Of the page that shows the drawing; default 1200.")
     ] = None
@@ -129,6 +132,7 @@ class _Drawn:
 
 def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
     """Drawn is the graph that the nodes are in that the options name, which may be a body."""
+    from subgraph.bodies.parts import Part, parts
     from subgraph.runtime.inputs import Feeding
 
     around, start = ([shown.around] if shown.around else []), marked.start or []
@@ -138,15 +142,17 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -
             begin, last = len(around), len(around) + len(start)
             shown = replace(shown, around="".join(names[:begin]) or None)
             marked = replace(marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])])
-        return _one(there, shown, marked, form)
+        return _one(parts(there) if there is graph else Part(there), shown, marked, form)
 
 
-def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
+def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.page import page
-    from subgraph.drawing.svg import Marks, svg
-    from subgraph.inspection.network import labelled
+    from subgraph.drawing.svg import FRAMES, Marks, svg
+    from subgraph.inspection.network import inner_networks, labelled
+    from subgraph.inspection.weights import small_constants
 
+    graph = part.graph
     if shown.hops and not shown.around:
         raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2")
     whole = labelled(graph)
@@ -154,14 +160,15 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     if shown.around:
         middle = graph.select(shown.around).nodes
         kept = sorted(set().union(*(whole.around(i, shown.hops or 2) for i in middle)))
-    drawer = Drawer(whole if shown.around is None else whole.part(kept))
+    drawer = Drawer(whole.part(kept)) if shown.around else Drawer(whole, inner_networks(part), small_constants(graph))
     values, failed, found = _values(Path(marked.values), graph) if marked.values else ({}, set(), {})
     region = _region(graph, marked, sorted(found))
     inside = region.nodes if region else ()
     boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
     at = {i: k for k, i in enumerate(kept)}
+    wholly = {at[i] for i in whole.boxed(inside) if i in at} | ({*part.below(inside)} if drawer.bodies else set())
     marks = Marks(
-        region=frozenset(at[i] for i in whole.boxed(inside) if i in at and (marked.start or marked.end)),
+        region=frozenset(wholly if marked.start or marked.end else ()),
         found=frozenset(at[i] for i, proven in found.items() if i in at and proven),
         suspects=frozenset(at[i] for i, proven in found.items() if i in at and not proven),
         boundary=frozenset(boundary),
@@ -170,19 +177,13 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
         makes={k: graph.makes[i] for i, k in at.items()},
     )
     width = float(shown.width or WIDTH)
-    keys = _open(drawer, shown, [at[i] for i in inside if i in at])
+    names = {p.graph.label(i): f"#{p.first + i}" for p in part.all() for i in p.inside}
+    keys = _open(drawer, shown, [at[i] for i in inside if i in at], names)
     layout = drawer.layout(keys, width, tall=bool(values))
-    boxes = sum(box.kind != "open" for box in layout.boxes)
+    boxes = sum(box.kind not in FRAMES for box in layout.boxes)
     if boxes > SLOW:
         log.warning("%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer", boxes)
-    lines = [f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}"]
-    if region:
-        lines.append(
-            f"region  {count(len(inside), 'node')} · {count(len(region.inputs) + len(region.shapes), 'input')}"
-            f" · {count(len(region.outputs), 'output')}"
-        )
-        lines += [f"  in   {clean(name)}" for name in (*region.inputs, *region.shapes)]
-        lines += [f"  out  {clean(name)}" for name in region.outputs]
+    lines = [f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}", *(_told(region) if region else ())]
     if marked.values:
         lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
     name = graph.path.name
@@ -191,22 +192,38 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     return _Drawn(text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()})
 
 
-def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int]) -> frozenset[str]:
-    """Keys of the groups that the options open; if none does, those that give a readable picture of the region."""
-    from subgraph.drawing.layout import SHOWN
+def _told(region: Region) -> list[str]:
+    """What a region has, and what enters and leaves it."""
+    inputs = (*region.inputs, *region.shapes)
+    parts = count(len(region.nodes), "node"), count(len(inputs), "input"), count(len(region.outputs), "output")
+    return [
+        f"region  {' · '.join(parts)}",
+        *(f"  in   {clean(name)}" for name in inputs),
+        *(f"  out  {clean(name)}" for name in region.outputs),
+    ]
 
+
+def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Mapping[str, str]) -> frozenset[str]:
+    """Keys of the groups and nodes that the options open; if none does, those that give a readable picture of a region.
+
+    `names`: of nodes with bodies → their keys.
+    """
     tree = drawer.tree
     if shown.opened:
         keys = set(tree.opened(shown.depth or 1))
+        openable = drawer.openable
         for key in shown.opened:
             word = key.strip("/")
-            if word not in tree.numbers:
-                raise UnknownName(f"no group '{key}'", nearest=nearest(word, filter(None, tree.numbers)))
-            keys.update(tree.around(word))
+            found = word if word in openable else names.get(word, "")
+            if not found:
+                raise UnknownName(f"no group '{key}'", nearest=nearest(word, [*openable, *names]))
+            while found:
+                keys.add(found)
+                found = openable[found]
         return frozenset(keys)
     if shown.depth:
         return tree.opened(shown.depth)
-    return frozenset(tree.numbers) if shown.around else tree.shown(SHOWN) | tree.partly(region)
+    return frozenset(tree.numbers) if shown.around else drawer.shown() | tree.partly(region)
 
 
 def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:

@@ -251,21 +251,21 @@ class _Rows:
     ) -> None:
         if not layer:
             return
-        targets, weights = [], []
-        for i in layer:
+        targets, weights, boxes = [], [], len(self.items)
+        for i in layer:  # plain loops: most of a large drawing's time
             if i in self.held:
                 targets.append(0.0)
                 weights.append(HEAVY)
-            else:
-                passing = i >= len(self.items)  # a part of an edge: it stays below the part above
-                near = [
-                    (x[o] + d, STRAIGHT if passing and o >= len(self.items) else 1.0)
-                    for side in sides
-                    for o, d in side[i]
-                ]
-                total = sum(w for _, w in near)
-                targets.append(sum(at * w for at, w in near) / total if near else x[i])
-                weights.append(STRAIGHT if passing else 1.0)
+                continue
+            passing = i >= boxes  # a part of an edge: it stays below the part above
+            total = weighted = 0.0
+            for side in sides:
+                for o, d in side[i]:
+                    weight = STRAIGHT if passing and o >= boxes else 1.0
+                    total += weight
+                    weighted += (x[o] + d) * weight
+            targets.append(weighted / total if total else x[i])
+            weights.append(STRAIGHT if passing else 1.0)
         if len(layer) == 1:
             i = layer[0]
             x[i] = min(max(targets[0], bounds[0] + self.left[i]), bounds[1] - self.right[i])
@@ -323,9 +323,10 @@ def spread(
     >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
     [-12.0, 12.0]
     """
-    offsets = [0.0]
+    offset, offsets = 0.0, [0.0]
     for one, other in pairwise(extents):
-        offsets.append(offsets[-1] + one[1] + other[0] + GAP)
+        offset += one[1] + other[0] + GAP
+        offsets.append(offset)
     blocks: list[tuple[float, float, int]] = []  # weighted sum, weight and count of items that touch
     for target, offset, weight in zip(targets, offsets, weights, strict=False):
         total, heavy, size = (target - offset) * weight, weight, 1

@@ -217,7 +217,7 @@ class ViewSession:
             "end": region.end[0] if end else "",
             "nodes": [part.first + i for i in region.nodes],
             "inside": [
-                *(n for i in region.nodes for p in part.inside.get(i, ()) for n in range(p.first, p.first + p.size)),
+                *part.below(region.nodes),
                 *(part.first + i for i in sorted(constants)),
             ],
             "inputs": [part.prefix + name for name in inputs],

@@ -89,6 +89,12 @@ def test_a_body_is_drawn_and_a_region_in_it(tmp_path: Path, monkeypatch: pytest.
     ends = ("--start", "if/then_branch/neg", "--end", "if/then_branch/neg")
     region = in_process("draw", "model.onnx", *ends, "-o", "m.svg").document["region"]
     assert region == {"inputs": ["q"], "outputs": ["p"]}
+    for words in ((), ("--open", "if"), ("--open", "#0")):
+        in_process("draw", "model.onnx", *words, "-o", "m.svg")
+        drawn = dict(boxes("m.svg"))
+        assert "open" in drawn["#0"] and "box body" in drawn["if/then_branch"] and len(drawn) == 13, words
+    in_process("draw", "model.onnx", "--depth", "1", "--start", "if", "-o", "m.svg")
+    assert "region" in dict(boxes("m.svg"))["#0"], "closed, and wholly in the region"
 
 
 def row(tensor: str) -> dict[str, Any]:

@@ -511,7 +511,16 @@ def test_narrow_and_dark(browser: Any, url: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == "rgb(21, 24, 28)"
+
+    def late(route: Any) -> None:
+        time.sleep(0.8)
+        route.continue_()
+
+    page.route("**/api/layout", late)
     page.click("#unfold")
+    page.wait_for_selector("#waiting >> text=Laying out 28 nodes")
+    page.wait_for_selector("#waiting", state="hidden")
+    page.unroute("**/api/layout")
     tab.box("stem/pool").click()
     page.click("#end-here")
     page.wait_for_function("() => document.querySelector('#region').textContent.startsWith('This cut needs')")

@@ -56,13 +56,20 @@ let open = null, tall = false; // boxes have room for errors once there are some
 async function layout(opened, keep) {
   const mine = ++order, before = keep && drawing.byKey.get(keep);
   tall ||= drawing.marks.values.size > 0;
-  const answer = await post("/api/layout", { open: opened, tall, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) });
+  const slow = setTimeout(() => waiting(opened), 500);
+  const answer = await post("/api/layout", { open: opened, tall, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) }).finally(() => { clearTimeout(slow); $("waiting").hidden = true; });
   if (mine !== order) return; // a later one is under way
   const place = before && [(before.x - drawing.x) * drawing.zoom, (before.y - drawing.y) * drawing.zoom];
   open = new Set(answer.open);
   drawing.show(answer, model.makes);
   const now = keep && drawing.byKey.get(keep);
   if (now && place) { drawing.x = now.x - place[0] / drawing.zoom; drawing.y = now.y - place[1] / drawing.zoom; }
+}
+
+function waiting(opened) {
+  const keys = new Set(opened), seen = model.holders.filter(g => { while (g && keys.has(model.groups[g])) g = model.parents[g]; return !g; }).length;
+  $("waiting").textContent = `Laying out ${count(seen, "node")}; thousands take seconds.`;
+  $("waiting").hidden = false;
 }
 
 // The node that a box stands for, or -1; what it holds inside.
