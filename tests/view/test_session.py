@@ -82,7 +82,7 @@ PADDED = """
 g (float[1, 2, 6, 6] x) => (y)
 <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}>
 {
-    r = Relu (x)
+    r = Neg (x)
     padded = Pad (r, pads)
     y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (padded)
 }
