@@ -61,7 +61,7 @@ def entries(sweep: Sweep, rows: Sequence[SweepRow], column: int, date: str) -> t
 
 
 @dataclass(frozen=True)
-class Tested:
+class TriedNode:
     """The facts of a node, and which of them matter to what is wrong, where runs told it."""
 
     own: Facts
@@ -86,19 +86,19 @@ class Tested:
         return {key: value for key, value in self.own.items() if self.told.get(key, key not in bound)}
 
 
-def _tested(sweep: Sweep, row: SweepRow, conditions: Conditions | None = None) -> Tested:
+def _tested(sweep: Sweep, row: SweepRow, conditions: Conditions | None = None) -> TriedNode:
     """Of the first node of a test's model."""
     with sweep.example(row.test) as example:
         own = facts(LintContext(load(example.model)).scopes[0].nodes[0])
-        return Tested(own, conditions.told(example, 0, own) if conditions else {})
+        return TriedNode(own, conditions.told(example, 0, own) if conditions else {})
 
 
 def conditions_of(
-    wrong: Mapping[str, Tested], right: Sequence[Facts]
+    wrong: Mapping[str, TriedNode], right: Sequence[Facts]
 ) -> tuple[list[tuple[Facts, list[str]]], list[str]]:
     """As `separated`; with attributes that matter, and without those that do not where others set the tests apart.
 
-    >>> conditions_of({"a": Tested({"x": "1", "y": "2"}, {"x": False, "y": True})}, [{"x": "0", "y": "0"}])
+    >>> conditions_of({"a": TriedNode({"x": "1", "y": "2"}, {"x": False, "y": True})}, [{"x": "0", "y": "0"}])
     ([({'y': '2'}, ['a'])], [])
     """
     groups, left = separated({name: tested.left for name, tested in wrong.items()}, right)
@@ -154,7 +154,7 @@ def _is_of_building(result: SweepResult) -> bool:
     return result.outcome is not SweepOutcome.WRONG or result.verdict.signature is Signature.SHAPE
 
 
-def _fed(known: Sequence[Tested]) -> Facts:
+def _fed(known: Sequence[TriedNode]) -> Facts:
     """The inputs behind the first that all these tests feed, but those that may as well be constants."""
     keys = (key for key in known[0].own if key.startswith("input ") and key != "input 0")
     return {key: "variable" for key in keys if all(tested.left.get(key) == "variable" for tested in known)}

@@ -30,7 +30,7 @@ from subgraph.results.sweep import SweepOutcome
 from subgraph.search.findings import FindingKind
 from subgraph.storage.tensors import Record
 from subgraph.sweep import known_case
-from subgraph.sweep.as_known import Tested, described, how_far
+from subgraph.sweep.as_known import TriedNode, described, how_far
 from subgraph.sweep.conditions import Facts, open_conditions
 from subgraph.sweep.operator_tests import Example
 from subgraph.sweep.sweep import BAD, Sweep, SweepResult
@@ -115,7 +115,7 @@ def entry_of(
     node = _last(example)
     own = facts(node)
     with open_conditions(sweep, 0) as conditions:
-        tested = Tested(own, conditions.told(example, [*node.scope.nodes].index(node), own))
+        tested = TriedNode(own, conditions.told(example, [*node.scope.nodes].index(node), own))
     when = {**_condition(tested), **_makers(node)}
     wrong, right = [runtime.about.version], list[str]()
     says, cure = described(when, result.verdict), ""
@@ -305,7 +305,7 @@ def _last(example: Example) -> Any:
     return LintContext(load(example.model)).scopes[0].nodes[-1]
 
 
-def _condition(tested: Tested) -> dict[str, str]:
+def _condition(tested: TriedNode) -> dict[str, str]:
     """What must hold of the node: attributes that matter, and inputs that must be computed.
 
     A word that no run could tell about stays; a number does not: it is bound to the shapes.

@@ -16,8 +16,12 @@ import onnx
 import pytest
 
 from subgraph import known
+from subgraph.runtime.candidate import parse
 from subgraph.sweep import known_case
+from subgraph.sweep.as_known import TriedNode
+from subgraph.sweep.conditions import open_conditions
 from subgraph.sweep.finding_as_known import renamed
+from subgraph.sweep.sweep import open_sweep
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
 
@@ -185,6 +189,37 @@ def test_what_has_no_finding_is_a_clear_error(run: Path, tmp_path: Path) -> None
     (recorded,) = (tmp_path / "recorded").iterdir()
     done = subcut("bundle", str(recorded), "--as-known", "a", cwd=tmp_path)
     assert (done.code, "is of a recording, which has no candidate to try" in done.err) == (2, True), done
+
+
+BOUNDED = '''
+"""onnxruntime, whose Clip with a largest value gives 1 too much."""
+import onnx
+import onnxruntime
+
+
+def load(model, options):
+    wrong = any(len(node.input) > 2 and node.input[2] for node in onnx.load(model).graph.node)
+    session = onnxruntime.InferenceSession(str(model))
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, dict(feeds)))}
+'''
+
+
+def test_which_inputs_matter_is_told_by_runs_without_them_and_with_constants(tmp_path: Path) -> None:
+    (tmp_path / "bounded.py").write_text(BOUNDED, encoding="utf-8")
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x, float low, float high) => (float[4] y)'
+    values: dict[str, list[float]] = {"x": [1, 2, 3, 4.5], "low": [2], "high": [3]}
+    case = known.KnownCase(f"{text} {{ y = Clip (x, low, high) }}", values=values)
+    entry = known.Entry("Clip", "x", ["1"], "2026-01-01", case=case, name="own", runtime="bounded")
+    ((_, example),) = known_case.examples([entry], tmp_path / "case")
+    with (
+        open_sweep([parse(str(tmp_path / "bounded.py"))], tmp_path / "out", only=None) as sweep,
+        open_conditions(sweep, 0) as conditions,
+    ):
+        told = conditions.told(example, 0, {})
+    assert told == {"input 1": False, "type 1": False, "input 2": False, "type 2": True}
+    tested = TriedNode({"input 1": "variable", "input 2": "variable", "type 1": "float32", "type 2": "float32"}, told)
+    assert (tested.idle, tested.needed) == (("input 1", "input 2"), {"type 2": "float32"})
 
 
 def test_a_model_in_text_has_no_names_of_its_own() -> None:
