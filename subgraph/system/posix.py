@@ -427,8 +427,10 @@ def at_termination(call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """In this block a request to end is a KeyboardInterrupt, as Ctrl-C is; so where a shell's `&` has that ignored."""
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    handler = signal.default_int_handler if ignored else lambda *_: signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ Covers `system` and `system.windows`. Where a system does without something, the
 from __future__ import annotations
 
 import ast
+import signal
 import subprocess
 import sys
 import time
@@ -192,3 +193,13 @@ def test_windows_keeps_backslashes() -> None:
         r"C:\tools\run.exe", r"C:\my models\m.onnx", "{model}",
     ]  # fmt: skip
     assert system.join([r"C:\a\m.onnx", "a b", 'say "x"']) == r'C:\a\m.onnx "a b" "say \"x\""'
+
+
+@pytest.mark.posix("a shell's `&` is meant")
+def test_a_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), system.termination_interrupts():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
