@@ -108,8 +108,8 @@ def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
 def _is_of_another_kind(value: Any, default: Any) -> bool:
     if value is None or default is None:
         return False
-    if isinstance(value, list) and isinstance(default, list):
-        return any(_is_of_another_kind(v, default[0]) for v in value) if default else False
+    if isinstance(value, list) and isinstance(default, (list, tuple)):
+        return bool(default) and any(_is_of_another_kind(v, default[0]) for v in value)
     return not isinstance(value, type(default))
 
 

@@ -58,6 +58,7 @@ def test_bodies_are_named_by_their_attributes() -> None:
         (5, 1, 5),
         ("a", "b", "a"),
         ([3, 4], [1, 1], [3, 4]),
+        ([3, 4], (1, 1), [3, 4]),
         ([], [1, 1], []),
         (helper.make_tensor("t", TensorProto.FLOAT, [], [1.0]), 1, 1),
         ("SAME_UPPER", 1, 1),
