@@ -113,7 +113,9 @@ def _best(trials: Trials, run: RecordedRun) -> tuple[tuple[MatchedSample, ...], 
     matched = match_run(trials, run)
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
     found = [(m, _judged(trials, run, m, ALL)) for other in _followed(run, matched) for m in (matched, other)]
-    best, compared = min(found, key=lambda pair: _unexplained(pair[1]), default=(matched, None))
+    best, compared = min(
+        found, key=lambda pair: (_unexplained(pair[1]), not _contradicts(pair[0])), default=(matched, None)
+    )
     if best is not matched:
         log.info("%s: %s", run.name, best[0].summary())
     return best, compared
@@ -125,6 +127,11 @@ def _followed(
     """The samples with what nodes and order tell, where they tell anything; `every`: as of `followed`."""
     other = tuple(followed(m, run.samples[m.k], every) or m for m in matched)
     return [other] if any(new is not old for new, old in zip(other, matched, strict=True)) else []
+
+
+def _contradicts(matched: Sequence[MatchedSample]) -> bool:
+    """Does an entry hold exactly the tensor of another one's name, which so holds the first one's?"""
+    return any(match.how == "left" for m in matched for match in m.matches.values())
 
 
 def _unexplained(compared: RunComparison) -> int:

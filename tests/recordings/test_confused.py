@@ -129,6 +129,38 @@ def test_exchanged_names_of_tensors_that_are_nearly_the_same(dump: Path) -> None
     assert found.status is Status.AGREE and places == [], [row.match.note for row in found.rows.values()]
 
 
+def test_a_small_output_whose_name_is_exchanged_with_the_wrong_tensor(dump: Path) -> None:
+    """Both were suspects: ten numbers, and an output of the model, were what their names say."""
+    small = """g (float[1, 16] x) => (float[1, 10] scores)
+    {
+        h = MatMul (x, w0)
+        a = Add (h, b0)
+        p = Tanh (a)
+        m = MatMul (p, w1)
+        scores = Softmax (m)
+    }
+    """
+    rng = np.random.default_rng(3)
+    shapes = {"w0": (16, 10), "b0": (10,), "w1": (10, 10)}
+    weights: dict[str, Any] = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    x = rng.normal(size=(1, 16)).astype(np.float32)
+    h = x @ weights["w0"]
+    a = h + weights["b0"]
+    p = np.tanh(a)
+    m = p @ weights["w1"]
+    scores = np.exp(m - m.max()) / np.exp(m - m.max()).sum() * np.linspace(0.97, 1.03, 10, dtype=np.float32)
+    onnx.save(text_models.model(small, **weights), dump.parent / "small.onnx")
+    np.save(dump.parent / "x.npy", x)
+    for name, value in {"h": h, "a": scores, "p": p, "m": m, "scores": a}.items():
+        np.save(dump / f"{name}.npy", value)
+    done = subcut("compare", "small.onnx", "--recorded", str(dump), "-i", "x.npy", "--json", cwd=dump.parent)
+    rows = {row["tensor"]: row["runs"][0] for row in done.document["rows"]}
+    failing = [name for name, row in rows.items() if (row["in_place"] or {}).get("status") == "fail"]
+    assert failing == ["scores"], done
+    assert "the recording calls it scores: names are exchanged, by value" in rows["a"]["note"]
+    assert "the recording calls it a: names are exchanged, since its name's tensor" in rows["scores"]["note"]
+
+
 def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
     """What reads them shows it, so names are not to blame."""
     written = values(dump.parent)

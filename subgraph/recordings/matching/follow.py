@@ -102,7 +102,7 @@ class _Following:
         free = [n for n in self.trials.tensors() if n not in self.matches]
         capture_tensors(self.trials, free)
         values = ((n, self._fit.reference(n)) for n in free)
-        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a, MIN_EXACT))
         for entry, name in list(self.pool.items()):
             near = (self._fit.aligned(entry, n) for n in sums.near(self._fit.value(entry), EXACT))
             found = [m for m in near if m.distance <= EXACT and m.tensor not in self.matches]
@@ -114,6 +114,7 @@ class _Following:
         doubtful = dict(self.pool)
         while self._forward() or self._backward() or self._by_order():
             pass
+        self._take_exchanged()
         right = sum(not match.name_says for match in self.matches.values())
         if right > self.contradicted:  # most names are right, so the rest are believed
             for entry, name in list(self.pool.items()):
@@ -128,6 +129,15 @@ class _Following:
         order = {n: k for k, n in enumerate((*self.graph.inputs, *self.trials.tensors()))}
         matches = dict(sorted(self.matches.items(), key=lambda item: order[item[0]]))
         return replace(self.matched, matches=matches, left_out=tuple(left_out), unlike=unlike)
+
+    def _take_exchanged(self) -> None:
+        """Where one entry holds exactly the tensor of another one's name, that one holds the tensor of the first's."""
+        for entry, name in list(self.pool.items()):
+            other = self.matches.get(name)
+            if other and other.how == "value" and other.name_says and other.name_says not in self.matches:
+                match = self._fit.aligned(entry, other.name_says)
+                if match.alignment:
+                    self._take(replace(match, how="left"))
 
     def _copies(self) -> dict[DumpEntry, LeftOutEntry]:
         """Of the entries in doubt, those that hold what one with a tensor holds."""

@@ -27,7 +27,12 @@ log = logging.getLogger("subcut")
 COPY = "a copy of"  # begins the detail of an entry that holds what another one holds
 EXACT = 1e-5  # distance up to which no other tensor is considered
 # How a match is found that its name does not tell.
-FOUND = {"value": "by value", "node": "by what nodes compute", "order": "by the order of the files"}
+FOUND = {
+    "value": "by value",
+    "node": "by what nodes compute",
+    "order": "by the order of the files",
+    "left": "since its name's tensor lies elsewhere",
+}
 
 
 class Reason(StrEnum):
@@ -57,7 +62,7 @@ class TensorMatch:
 
     Attributes:
         tensor: of the model.
-        how: "name", "value", "node" (that computes or reads it), "order" (of the files) or "map".
+        how: "name", "value", "node" (that computes or reads it), "order" (of the files), "left" (over) or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         orders: other alignments that its shape admits, where its value confirms none.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
