@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from subgraph import known
+from subgraph import known, system
 from subgraph.cases.layout import MODEL, RUN_JSON
 from subgraph.commands import Result, log
 from subgraph.commands.known import folders_of
@@ -31,7 +31,7 @@ def finding_as_known(asked: Asked, run: Path, candidate: str | None, name: str, 
     from subgraph.sweep.sweep import open_sweep
 
     if not NAME.fullmatch(name):
-        raise UsageError(f"--as-known {clean(name)}: it names a file", "letters, digits, - and _")
+        raise UsageError(f"--as-known {clean(name)}: no name of an entry, which is a file", "letters, digits, - and _")
     if (run / RUN_JSON).is_file() or not run.joinpath(MODEL).is_file():
         finding_as_known.bisection_of(run)  # what it lacks is said before a case is looked for
     case = find_case(run)
@@ -49,13 +49,13 @@ def finding_as_known(asked: Asked, run: Path, candidate: str | None, name: str, 
         found = finding_as_known.entry_of(sweep, case, finding, blame, name, date)
     as_known.write([found.entry], runtime, folder)
     entry = known.read(file)
-    case_of = entry.case
+    case_of, spec = entry.case, system.join([chosen.name])
     inputs = "stored inputs" if case_of and case_of.values else "drawn inputs"
     lines = [
         f"{file}  {entry.operator} {entry.says}",
         f"wrong here, on {inputs}: {found.result.verdict.why}",
         *([f"as wrong without: {', '.join(found.idle)}"] if found.idle else []),
-        f'read it; then `known = ["{folder}"]` in subcut.toml adds it: subcut known {entry.path} --try -c {runtime}',
+        f'read it; then `known = ["{folder}"]` in subcut.toml adds it: subcut known {entry.path} --try -c {spec}',
     ]
     if not entry.when:
         log.warning("no attribute of it matters: each %s of a model will get a hint", clean(entry.operator))

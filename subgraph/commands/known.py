@@ -162,7 +162,8 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     states = {entry.name: _state(entry, ended) for entry in own}
     wrong = sum(word == "wrong" for word, _ in states.values())
     lines = aligned([(word, entry.name, said) for entry in own for word, said in [states[entry.name]]])
-    total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {version}, which runs here"
+    here = f"{version}, which" if version else "what"
+    total = f"of {len(own)} known for {clean(runtime)}, {wrong} are wrong in {here} runs here"
     document = {
         "schema": "subcut.known/1",
         "exit_code": int(wrong > 0),

@@ -174,7 +174,7 @@ def test_what_has_no_finding_is_a_clear_error(run: Path, tmp_path: Path) -> None
     for given, why in [
         (("bundle", "out", *words, "a"), "out is not the folder of a bisection"),
         (("bundle", "nowhere", *words, "a"), "no folder nowhere: a bisection that agrees leaves none"),
-        (("bundle", "out/bisect-toy.py", *words, "../a"), "--as-known ../a: it names a file"),
+        (("bundle", "out/bisect-toy.py", *words, "../a"), "--as-known ../a: no name of an entry, which is a file"),
         (("bundle", "out/bisect-toy.py", *words, "a", "--keep", "all"), "--as-known packs nothing"),
         (("bundle", "out/bisect-toy.py", "--as-known", "a"), "trust"),
     ]:
