@@ -98,9 +98,9 @@ class Body:
 
     def _import_opsets(self, model: protobuf.ModelProto) -> None:
         """A function has versions of operators of its own."""
-        if self.name.attribute:
+        function = self.graph.functions.get(operator(self.graph.nodes[self.name.node]))
+        if self.name.attribute or function is None:  # a damaged file's body may have no name
             return
-        function = self.graph.functions[operator(self.graph.nodes[self.name.node])]
         versions = {o.domain: o.version for o in (*model.opset_import, *function.opset_import)}
         del model.opset_import[:]
         for domain, version in versions.items():
