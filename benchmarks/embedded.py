@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 
 from benchmarks import machine
 from benchmarks.report import table
@@ -304,7 +305,7 @@ def measure(backends: Sequence[str], jobs: int, limit: int | None, pattern: str)
             print(f"  {len(found)}  {result.backend}  {result.test}: {told}", file=sys.stderr, flush=True)
 
     with Store(FOLDER / "store") as store:
-        tests = collect(store)
+        tests = collect(store, onnxruntime.__version__)
         left = [(b, row) for b, row in rows if (b, row["test"]) not in found]
         with ThreadPoolExecutor(max_workers=jobs) as executor:
             list(executor.map(partial(one, tests), left))

@@ -29,7 +29,6 @@ from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
 from subgraph.results.sweep import NamedTest
-from subgraph.runtime.backends import ort
 from subgraph.storage import folders
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
@@ -137,14 +136,14 @@ def _fits(pattern: str, op: str, test: str) -> bool:
     return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names if name)
 
 
-def collect(store: Store) -> OperatorTests:
-    """All tests of the installed onnx; made now if they are not stored.
+def collect(store: Store, onnxruntime: str) -> OperatorTests:
+    """All tests of the installed onnx, as this release of onnxruntime takes them; made now if they are not stored.
 
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
     """
     versions = (metadata.version(name) for name in ("onnx", "numpy"))
-    key = digest("operator tests/3", __version__, *versions, ort.version())
+    key = digest("operator tests/3", __version__, *versions, onnxruntime)
     document, folder = store.memo(key, _make)
     found = from_json(_TestList, document, "the list of onnx's tests")
     return OperatorTests(found.tests, found.left_out, folder / ARCHIVE)

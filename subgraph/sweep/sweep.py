@@ -210,6 +210,6 @@ def open_sweep(
         ]
         for runtime in (plain, *runtimes):
             log.debug("%s %s", runtime.candidate.name, runtime.about.version)  # one that cannot start ends it here
-        tests = OperatorTests((), (), Path()) if only is None else collect(store).chosen(only)
+        tests = OperatorTests((), (), Path()) if only is None else collect(store, plain.about.version).chosen(only)
         expected = stack.enter_context(ExpectedOutputs(criterion, plain, scratch))
         yield Sweep(tests, runtimes, expected, scratch, tuple(only or ()))

@@ -512,13 +512,12 @@ def test_narrow_and_dark(browser: Any, url: str) -> None:
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == "rgb(21, 24, 28)"
 
-    def late(route: Any) -> None:
-        time.sleep(0.8)
-        route.continue_()
-
-    page.route("**/api/layout", late)
+    held: list[Any] = []
+    page.route("**/api/layout", lambda route: held.append(route))
     page.click("#unfold")
     page.wait_for_selector("#waiting >> text=Laying out 28 nodes")
+    for route in held:
+        route.continue_()
     page.wait_for_selector("#waiting", state="hidden")
     page.unroute("**/api/layout")
     tab.box("stem/pool").click()
