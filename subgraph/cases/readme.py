@@ -99,7 +99,7 @@ def _problem(data: ReadmeData) -> Iterator[str]:
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
     ops = [clean(str(n["op"])) for n in manifest["region"]["nodes"]]
     some = f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})" if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]}"
-    model = clean(str(manifest["source"]["file"]))
+    model = clean(str(manifest["source"].get("file") or "a model"))
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
     candidate = clean(str(data.evidence["request"]["candidate"])) if data.evidence else ""
     verdict = _verdict(data, manifest)

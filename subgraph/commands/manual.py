@@ -20,6 +20,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
+from subgraph.precision import Precision
 from subgraph.text import clean, count
 from subgraph.trust import remember
 
@@ -94,7 +95,7 @@ def start(
         batch=batch,
         within=within or "",
         criterion=criterion,
-        precision=candidate.parse_precision("--precision", runtime.precision),
+        precision=_claim(candidate.parse_precision("--precision", runtime.precision)),
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
@@ -113,7 +114,7 @@ def start(
         if recordings.folders:
             found = stack.enter_context(open_runs(graph, recordings, feeding))
             runs, feeding = found.runs, found.feeding
-            request = replace(request, precision=request.precision or precision_of(found))
+            request = replace(request, precision=request.precision or _claim(precision_of(found)))
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=records.FedWords(**feeding.options), notes=notes)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
@@ -290,6 +291,10 @@ def _open_session(output: str | None, name: str | None) -> Iterator[ManualState]
 
     with sessions.opened(sessions.find(_parent(output), name)) as manual:
         yield manual
+
+
+def _claim(precision: str | None) -> Precision | None:
+    return Precision(precision) if precision else None
 
 
 def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool) -> Result:

@@ -164,7 +164,12 @@ def _plan_document(folder: Path) -> dict[str, Any]:
     if manifest is None:
         raise InputError(f"{clean(str(folder))} has no manifest", hint)
     agrees = {0: True, 1: False}.get(found["exit_code"])
-    return {**found, "model": manifest["source"], "agree": agrees, "report": str(folder / REPORT_FILES["html"])}
+    return {
+        **found,
+        "model": {"file": "", **manifest["source"]},
+        "agree": agrees,
+        "report": str(folder / REPORT_FILES["html"]),
+    }
 
 
 def _model_of(found: Mapping[str, Any], folder: str) -> str:

@@ -473,7 +473,7 @@ def types_contradict(nodes: Iterable[protobuf.NodeProto], types: dict[str, int])
 def _made_type(node: protobuf.NodeProto, types: Mapping[str, int]) -> int:
     """The element type of a node's first output, by its operator; 0 where it is not known."""
     if node.op_type == "Cast":
-        return int(attribute(node, "to", 0))
+        return attribute(node, "to", 0) or 0  # None: a damaged file's has no type
     if node.op_type in KEEPS_TYPE and node.input:
         return types.get(node.input[0], 0)
     return FIXED_TYPE.get(node.op_type, 0)

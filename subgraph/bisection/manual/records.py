@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from subgraph.documents import keyed
+from subgraph.precision import Precision
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import ImageOptions, InputOrigin, OriginKind
 from subgraph.storage.tensors import Record
@@ -35,7 +36,7 @@ class ManualRequest:
     batch: int
     within: str
     criterion: str
-    precision: str | None
+    precision: Precision | None
     freeze: bool
     reference: str
     custom_ops: str
