@@ -62,6 +62,13 @@ def main() -> None:
         server.held = ()  # freed after the reply: large arrays take a while
 
 
+def _version(module: ModuleType, options: Mapping[str, Any]) -> str:
+    """What a backend says of its runtime: of these options, where its function takes them."""
+    version: Callable[..., object] = getattr(module, "version", lambda: "")
+    takes = getattr(version, "__code__", None)
+    return str(version(options) if takes and takes.co_argcount else version())
+
+
 def _use_scratch(folder: str) -> None:
     """Have temporary files of this process go into a folder; "" for the usual one."""
     if folder:
@@ -233,7 +240,7 @@ class Server:
         module = self.module
         with self._of_backend(BackendError, "fails when asked what it is", "correct the file"):
             return BackendInfo(
-                str(module.version() if hasattr(module, "version") else ""),
+                _version(module, options),
                 Precision(module.precision(options)) if hasattr(module, "precision") else Precision.FP32,
                 bool(getattr(module, "MULTI", False)),
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),

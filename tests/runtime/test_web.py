@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -40,6 +41,14 @@ def run(worker: Worker, folder: Path, **feeds: Any) -> Any:
     return tensors.load(record, folder)
 
 
+FIREFOX = pytest.param(
+    {"browser": "firefox"},
+    marks=[pytest.mark.slow, pytest.mark.skipif(not web._installed("firefox"), reason="Firefox is not installed")],
+    id="firefox",
+)
+EACH_BROWSER = pytest.mark.parametrize("options", [pytest.param({}, id="chromium"), FIREFOX])
+
+
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     with Worker("web", timeout=PATIENCE) as it:
@@ -48,29 +57,42 @@ def worker() -> Iterator[Worker]:
 
 def browsers() -> list[psutil.Process]:
     """The browser's processes that this one has started, through a worker."""
-    return [p for p in psutil.Process().children(recursive=True) if "chrom" in p.name()]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end meanwhile
+            if any(name in process.exe() for name in ("chrom", "firefox")):
+                found.append(process)
+    return found
 
 
-def test_one_page_serves_all_pieces_and_an_error_ends_none(worker: Worker, tmp_path: Path) -> None:
-    worker.load("m", model(tmp_path, RELU), {})
+@EACH_BROWSER
+def test_one_page_serves_all_pieces_and_an_error_ends_none(
+    worker: Worker, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    assert worker.about(options).version.startswith(f"{web.NEWEST} in ")
+    assert ("Firefox" in worker.about(options).version) == bool(options)
+    worker.load("m", model(tmp_path, RELU), options)
     np.testing.assert_array_equal(run(worker, tmp_path, x=X), np.maximum(X, 0))
     first = {p.pid for p in browsers()}
     with pytest.raises(Refused, match="NoSuchOperator"):
-        worker.load("m", model(tmp_path, RELU.replace("Relu", "NoSuchOperator")), {})
-    worker.load("m", model(tmp_path, RESHAPE), {})
+        worker.load("m", model(tmp_path, RELU.replace("Relu", "NoSuchOperator")), options)
+    worker.load("m", model(tmp_path, RESHAPE), options)
     with pytest.raises(ModelError, match="eshape"):
         run(worker, tmp_path, x=X, s=np.array([2, 2], np.int64))
     assert run(worker, tmp_path, x=X, s=np.array([1, -1], np.int64)).shape == (1, 3)
     assert first & {p.pid for p in browsers()}
-    worker.load("other", model(tmp_path, RELU), {})  # the first stays
+    worker.load("other", model(tmp_path, RELU), options)  # the first stays
     assert run(worker, tmp_path, x=X, s=np.array([3, 1], np.int64)).shape == (3, 1)
 
 
 @pytest.mark.slow
-def test_a_page_that_crashes_is_a_crash_of_the_candidate(worker: Worker, tmp_path: Path) -> None:
-    worker.load("m", model(tmp_path, RELU), {})
+@EACH_BROWSER
+def test_a_page_that_crashes_is_a_crash_of_the_candidate(
+    worker: Worker, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    worker.load("m", model(tmp_path, RELU), options)
     for process in browsers():
-        if "--type=renderer" in process.cmdline():
+        if "--type=renderer" in process.cmdline() or "-contentproc" in process.cmdline():
             process.kill()
     with pytest.raises(WorkerDied, match="page crashed"):
         run(worker, tmp_path, x=X)

@@ -455,6 +455,7 @@ def test_what_it_says_of_itself_may_fail(
 def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
     assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", Precision.FP16, multi=True)
+    assert start(top="def version(options): return options['v']").about({"v": "1.2"}) == BackendInfo("1.2")
     assert start().about({}) == BackendInfo()
 
 

@@ -7,6 +7,7 @@ extra) drives a browser that is installed, and npm brings the release, once, int
 from __future__ import annotations
 
 import http.server
+import itertools
 import math
 import os
 import re
@@ -39,11 +40,22 @@ LEVELS = {"disable": "disabled", "basic": "basic", "extended": "extended", "all"
 LAYOUTS = ("NCHW", "NHWC")
 OPTIONS = {"ep": PROVIDERS, "version": (), "browser": (), "threads": (), "opt": tuple(LEVELS), "layout": LAYOUTS}
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
-BROWSERS = "chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split()
-OF_PLAYWRIGHT = ("firefox", "webkit")  # builds of its own: `playwright install firefox`
+CHROMIUM = (
+    *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),
+    *(f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Microsoft Edge", "Chromium")),
+    "C:/Program Files/Google/Chrome/Application/chrome.exe",
+    "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
+)
+FIREFOX = (
+    *("firefox", "firefox-esr", "/Applications/Firefox.app/Contents/MacOS/firefox"),
+    "C:/Program Files/Mozilla Firefox/firefox.exe",
+)
+NAMES = {"": (*CHROMIUM, *FIREFOX), "chromium": CHROMIUM, "firefox": FIREFOX}  # where each word of a user is looked for
+WEBKIT = "webkit"  # no browser that is installed can be driven: `playwright install webkit`
 # Where there is no GPU: chromium's renderer in software.
 IN_SOFTWARE = "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
 WEBGPU = ("--enable-unsafe-webgpu", "--ignore-gpu-blocklist")
+OF_FIREFOX = {"dom.webgpu.enabled": True, "gfx.webgpu.ignore-blocklist": True}
 PAGE, SCRIPT = "<!doctype html><title>subcut</title>", Path(__file__).with_name("web.js")
 KINDS = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm", "": "text/html"}
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
@@ -53,27 +65,30 @@ STATUS = "ERROR_CODE"  # in the errors that onnxruntime returns
 PLACE = re.compile(r"^.*?ERROR_MESSAGE: |/\S+\.(?:cc|h):\d+ .*?\) (?=[A-Z])")  # before the message: where it was built
 
 
-def version() -> str:
+def version(options: Mapping[str, Any]) -> str:
     """The release, and the browser's.
 
     Raises:
         BackendError: there is no browser, or nothing that brings the release.
     """
     _foreign.package("playwright.sync_api", "web")
-    if why := missing():
+    browser, release = str(options.get("browser", "")), str(options.get("version", NEWEST))
+    if why := _lacks(browser, release):
         raise BackendError(f"web {why}", "subcut doctor")
-    return f"{NEWEST} in {_browser_version()}"
+    return f"{release} in {WEBKIT if browser == WEBKIT else _browser_version(browser)}"
 
 
 @cache
-def _browser_version() -> str:
-    if not (browser := _installed_browser()):
-        return "no browser"
+def _browser_version(browser: str) -> str:
+    place = Path(_installed(browser) or browser)
+    if place.suffix == ".exe":  # Chrome would open a window
+        return place.stem
     try:
-        done = subprocess.run([browser, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return Path(browser).name
-    return clean(" ".join(done.stdout.split()[:2])) or Path(browser).name
+        return place.name
+    words = itertools.takewhile(lambda word: word != "built", done.stdout.split()[:3])
+    return clean(" ".join(words)) or place.name
 
 
 def caveat(options: Mapping[str, Any]) -> str:
@@ -105,9 +120,13 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def missing() -> str:
     """What this machine lacks."""
-    if not _installed_browser():
-        return "needs Chromium, Chrome or Edge: `apt install chromium`, or browser=PATH"
-    if not (_place(NEWEST) / "dist").is_dir() and not shutil.which("npm"):
+    return _lacks("", NEWEST)
+
+
+def _lacks(browser: str, release: str) -> str:
+    if not browser and not _installed(""):
+        return "needs Chromium, Chrome, Edge or Firefox: `apt install chromium`, or browser=PATH"
+    if RELEASE.fullmatch(release) and not (_place(release) / "dist").is_dir() and not shutil.which("npm"):
         return f"needs npm, which brings {PACKAGE} once"
     return ""
 
@@ -219,11 +238,15 @@ class _Page:
 
     def _launched(self, browser: str, provider: str) -> Any:
         """The browser, started without a window."""
+        place = None if browser == WEBKIT else _installed(browser) or browser
         try:
-            if browser in OF_PLAYWRIGHT:
-                return getattr(_driver(), browser).launch()
+            if place is None:
+                return _driver().webkit.launch()
+            if "firefox" in Path(place).name.lower():
+                prefs = OF_FIREFOX if provider.startswith("webgpu") else {}
+                how = {"channel": "moz-firefox", "firefox_user_prefs": prefs}  # by WebDriver BiDi
+                return _driver().firefox.launch(executable_path=place, **how)
             flags = [*WEBGPU, *(() if hardware.has_gpu() else IN_SOFTWARE)] if provider.startswith(GPU) else []
-            place = _installed_browser() if browser in ("", "chromium") else browser
             root = getattr(os, "geteuid", lambda: 1)() == 0  # for whom Chromium has no sandbox
             return _driver().chromium.launch(executable_path=place, args=flags, chromium_sandbox=not root)
         except Exception as e:
@@ -231,8 +254,9 @@ class _Page:
                 _foreign.message(e, "╔" if "╔" in str(e) else "Browser logs")
             ]
             what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
-            own = f"playwright install {browser}" if browser in OF_PLAYWRIGHT else ""
-            raise BackendError(what, own or "apt install chromium, or browser=PATH of Chromium, Chrome or Edge") from e
+            instead = {WEBKIT: f"playwright install {WEBKIT}", "firefox": "apt install firefox-esr, or browser=PATH"}
+            asked = instead.get(browser, "apt install chromium, or browser=PATH of Chromium, Chrome, Edge or Firefox")
+            raise BackendError(what, asked) from e
 
 
 @cache
@@ -244,8 +268,9 @@ def _driver() -> Any:
 
 
 @cache
-def _installed_browser() -> str | None:
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
+def _installed(browser: str) -> str | None:
+    """Where the browser lies that a user names, or the first one here."""
+    return next(filter(None, map(shutil.which, NAMES.get(browser, (browser,)))), None)
 
 
 # ---------------------------------------------------------------------------------------------------- release
