@@ -10,10 +10,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers lock clean help
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock tests/ncnn.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@# apart: pnnx's wheel asks for PyTorch, which its program does not need
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r tests/ncnn.lock \
+		|| echo "no ncnn for this machine: its tests are skipped"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -171,6 +174,7 @@ producers: $(STAMP) ## read what eight tools record of two networks, each tool i
 
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock
+	printf 'ncnn\npnnx\n' | uv pip compile --universal --no-deps --generate-hashes --no-header --no-annotate --quiet - -o tests/ncnn.lock
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group bench pyproject.toml -o benchmarks/requirements.lock
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock pyproject.toml -o docs/requirements.lock
 

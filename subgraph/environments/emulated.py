@@ -157,6 +157,14 @@ def wheels(processor: str) -> list[str]:
     return ["--python-version", python_version(processor), "--implementation", "cp", *platforms]
 
 
+def around(interpreter: Path) -> list[str]:
+    """What stands before another program of the processor whose interpreter runs this; empty for this machine's."""
+    if interpreter.name != STARTED:
+        return []
+    processor = platform.machine()
+    return [qemu(processor), "-L", str(system(processor))]
+
+
 def write_interpreter(processor: str, work: Path, folder: Path) -> None:
     """Write an interpreter into an environment that is made in `work` and will lie in `folder`.
 

@@ -67,6 +67,7 @@ def release(
     """
     name, numpy_2, needs = package(backend)
     known = parse(version) if version else None
+    needs = tuple(need.format(date=known.micro) if known else need.partition("<")[0] for need in needs)
     numpy = ("numpy<2" if known and known < parse(numpy_2) and not beside else "numpy",) if numpy_2 else ()
     wanted = f"{variant or name}=={known}" if known else variant or name
     if processor:  # what is built for this machine cannot be lent

@@ -58,7 +58,6 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "adb": ("android", "phone"),
     "iree": (),
     "litert": ("tflite", "onnx2tf"),
-    "ncnn": ("pnnx",),
     "rknn": (),
     "ssh": (),
     "tensorrt": ("trt", "trtexec"),
@@ -324,7 +323,7 @@ def _in_environment(candidate: Candidate) -> Candidate:
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
         return candidate.of_release(version)
     package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
-    if package and not candidate.can.variants:
+    if package and not candidate.can.variants and package != releases.package(candidate.backend)[0]:
         raise UsageError(f"{candidate.backend} has no other builds than its own", "package=NAME goes with ort")
     if python and not Path(python).is_file():
         raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")

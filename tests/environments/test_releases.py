@@ -18,12 +18,12 @@ from subgraph.storage.tensors import np_dtype
 
 
 def test_each_backend_with_releases_names_its_package() -> None:
-    named = {name: releases.package(name)[0] for name in ("ort", "openvino", "opencv", "tract", "mnn")}
+    named = {name: releases.package(name)[0] for name in ("ort", "openvino", "opencv", "tract", "mnn", "ncnn")}
     assert named["ort"] == "onnxruntime"
     assert named["opencv"] == "opencv-python-headless"
     with pytest.raises(UsageError, match="the releases of cmd are not known") as error:
         releases.package("cmd")
-    assert "those of litert, mnn, opencv, openvino, ort, tract, web are" in error.value.hint
+    assert "those of litert, mnn, ncnn, opencv, openvino, ort, tract, web are" in error.value.hint
 
 
 def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
@@ -32,6 +32,12 @@ def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
     assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
     command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
     assert "--no-deps --only-binary :all:" in command  # an old one without a wheel would be built for minutes
+
+
+def test_what_stands_beside_a_release_is_of_its_day() -> None:
+    assert releases.release("ncnn", "1.0.20250503").requirements == ("ncnn==1.0.20250503", "numpy", "pnnx<=20250503")
+    assert releases.release("ncnn", "").requirements == ("ncnn", "numpy", "pnnx")
+    assert parse("ncnn:package=ncnn").installation == releases.release("ncnn", ""), "apart, though none is named"
 
 
 def test_a_release_is_part_of_a_spec() -> None:

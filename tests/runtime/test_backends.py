@@ -73,6 +73,7 @@ EXPECTED = {
 # Inputs of the two models above that a runtime refuses for their element type, by name; the others must be right.
 REFUSED = {
     "mnn": {"f", "s", "t"},
+    "ncnn": {"i", "b", "f", "e", "s", "t"},
     "opencv": {"f", "s", "t"},
     "openvino": {"s", "t"},
     "tract": {"f", "s", "t"},
@@ -111,6 +112,8 @@ def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple
     """Each backend with options that it needs; one more is a copy of another, somewhere else."""
     if request.param == "web" and (why := web_runtime.lacking()):
         pytest.skip(why)
+    if request.param == "ncnn" and not importlib.util.find_spec("pnnx"):
+        pytest.skip("ncnn or pnnx is missing: pip install --no-deps ncnn pnnx")
     if request.param == "by path":
         copy = tmp_path / "my backend.py"
         copy.write_text(Path(onnx_reference.__file__).read_text())

@@ -16,8 +16,9 @@ Optional names of the module:
 
     MULTI                 True: takes several disconnected pieces in one model
     RELEASES              (package, its first release that runs with numpy 2, "" if any does, what else must be
-                          installed): `-c NAME==1.2` runs one, `-c NAME:arch=aarch64` that of another processor;
-                          with NPM = True, which needs no numpy, the one that runs where none is named
+                          installed, where `{date}` is the release's third number): `-c NAME==1.2` runs one,
+                          `-c NAME:arch=aarch64` that of another processor; with NPM = True, which needs no numpy, the
+                          one that runs where none is named
     version()             the runtime's version, a part of the key of stored results; or version(options)
     precision(options)    what it computes in: fp32, tf32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing

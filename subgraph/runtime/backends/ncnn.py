@@ -1,0 +1,237 @@
+"""ncnn on the CPU or by Vulkan: converted by pnnx, in float32 or, with precision=fp16, as both do by default."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from importlib.metadata import version as package_version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from subgraph.environments import emulated
+from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
+from subgraph.runtime import command_line
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value, np_dtype
+from subgraph.system import vulkan
+from subgraph.text import clean
+
+RELEASES = "ncnn", "0", "pnnx<={date}"  # whose wheel asks for PyTorch, which its program does not need
+OUTPUTS = ("float32", "float16")
+INPUTS = (*OUTPUTS, "int32", "int64")
+HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage")
+PARTS = {"winograd": "use_winograd_convolution", "sgemm": "use_sgemm_convolution", "packing": "use_packing_layout"}
+ON = ("0", "1")
+OPTIONS = {"precision": ("fp32", "fp16"), "vulkan": ON, "threads": (), **dict.fromkeys(PARTS, ON)}
+HINT = "-c ncnn:package=ncnn brings both, apart from all else; or pip install --no-deps ncnn pnnx"
+SECONDS = 600  # that pnnx may take
+NO_BATCH = 233  # ncnn's word for a tensor without a batch axis
+INTEGERS = 2**31
+# pnnx's script that runs what it has written, and what it and ncnn say of what they do not know.
+AXIS = re.compile(r'input\("in(\d+)", ncnn\.Mat\((?:.*?batch_index=|in\d+\.squeeze\()(\d+)')
+OUT_AXIS = re.compile(r"\bout(\d+)\.numpy\(batch_index=(\d+)")
+LOST = re.compile(
+    r"^(?:ignore \S+ \S+ param .*|layer \S+ not exists.*|Unsupported .*|\S* ?not supported.*)", re.MULTILINE
+)
+
+
+def version() -> str:
+    """ncnn's and pnnx's."""
+    _ncnn()
+    _pnnx()
+    return f"{package_version('ncnn')}, pnnx {package_version('pnnx')}"
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    _ncnn()
+
+
+def _ncnn() -> Any:
+    """The runtime.
+
+    Raises:
+        NotInstalled: it is not there.
+    """
+    if find_spec("ncnn") is None:
+        raise NotInstalled("ncnn is not installed", HINT)
+    return _foreign.package("ncnn", "ncnn")
+
+
+def precision(options: Mapping[str, Any]) -> str:
+    """What it computes in: float32 unless asked for what ncnn and pnnx do by default."""
+    _foreign.check_options("ncnn", options, OPTIONS)
+    return str(options.get("precision", "fp32"))
+
+
+def caveat(options: Mapping[str, Any]) -> str:
+    """What computes in a GPU's place."""
+    instead = vulkan.emulated() if str(options.get("vulkan", 0)) == "1" else ""
+    return f"ncnn's Vulkan computes by {instead}: a GPU may differ" if instead else ""
+
+
+def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """float32, and Conv without Winograd's approximation."""
+    plain = {**options, "precision": "fp32", "winograd": "0"}
+    return None if plain == dict(options) else plain
+
+
+def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Half precision, Vulkan, and ways of computing that are exact in real numbers only."""
+    found = {name: {**options, name: "0"} for name in PARTS if str(options.get(name, 1)) != "0"}
+    if options.get("precision") == "fp16":
+        found["half precision"] = {**options, "precision": "fp32"}
+    if str(options.get("vulkan", 0)) == "1":
+        found["Vulkan"] = {**options, "vulkan": "0"}
+    return found
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Convert by pnnx, and build from what it has written.
+
+    `options`: `precision` (fp32; fp16 is half precision wherever ncnn and pnnx have it by default), `vulkan` (0),
+    `threads` (1), `winograd`, `sgemm`, `packing` (1: as ncnn does).
+
+    Raises:
+        BackendError: a package is missing, there is no Vulkan, or an option means nothing to it. Refused: it does not
+            accept this model.
+    """
+    _foreign.check_options("ncnn", options, OPTIONS)
+    ncnn = _ncnn()
+    inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
+    if other := next((port for port in outputs if port.dtype not in OUTPUTS), None):
+        raise Refused(f"ncnn gives no {other.dtype}: '{other.name}'")
+    if open_port := next((port for port in inputs if port.dims is None or None in port.dims), None):
+        raise Refused(f"pnnx needs the size of each input, and that of '{open_port.name}' is open")
+    net = ncnn.Net()
+    half = options.get("precision") == "fp16"
+    net.opt.num_threads = _foreign.threads("ncnn", options) or ncnn.get_cpu_count()
+    for name in () if half else HALF:
+        setattr(net.opt, name, False)
+    for name, switch in PARTS.items():
+        setattr(net.opt, switch, str(options.get(name, 1)) == "1")
+    if str(options.get("vulkan", 0)) == "1":
+        vulkan.prepare()
+        if not ncnn.get_gpu_count():
+            raise BackendError("ncnn finds no device that speaks Vulkan", vulkan.missing() or "vulkan=0: on the CPU")
+        net.opt.use_vulkan_compute = True
+    folder = Path(tempfile.mkdtemp(prefix="subcut-ncnn-"))
+    loaded = _Net(ncnn, net, inputs, outputs)
+    weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
+    loaded.build(folder, _converted(model, folder, half))
+    return loaded
+
+
+class _Net:
+    """A converted model."""
+
+    def __init__(self, ncnn: Any, net: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]) -> None:
+        """`ncnn`: the module. `net`: with all options set."""
+        self._ncnn, self._net, self._inputs, self._outputs = ncnn, net, inputs, outputs
+        self._axes: tuple[dict[int, int], dict[int, int]] = ({}, {})
+
+    def build(self, folder: Path, said: str) -> None:
+        """Load what pnnx has written; `said`: what it printed.
+
+        Raises:
+            Refused: ncnn does not take it.
+        """
+        script = (folder / "m_ncnn.py").read_text()
+        found = [{int(k): int(axis) for k, axis in pattern.findall(script)} for pattern in (AXIS, OUT_AXIS)]
+        self._axes = (found[0], found[1])
+        files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
+        if any(read(str(folder / name)) for read, name in files):
+            lost = "; ".join(map(clean, LOST.findall(said))) or "a layer that it does not have"
+            raise Refused(f"ncnn refuses what pnnx made of the model: {lost[:400]}")
+
+    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """One run.
+
+        Raises:
+            Refused: a number needs more than 32 bits. ModelError: it failed.
+        """
+        extractor, held = self._net.create_extractor(), []
+        for k, (array, port) in enumerate(zip(_foreign.input_arrays(feeds, self._inputs), self._inputs, strict=True)):
+            matrix = self._matrix(array, port, self._axes[0].get(k, NO_BATCH))
+            held.append(matrix)
+            extractor.input(f"in{k}", matrix)
+        given: dict[str, Value] = {}
+        for k, port in enumerate(self._outputs):
+            code, value = extractor.extract(f"out{k}")
+            if code:
+                raise ModelError(f"ncnn failed while running, with code {code}, at '{port.name}'")
+            given[port.name] = self._read(value, port, self._axes[1].get(k, NO_BATCH))
+        return given
+
+    def _matrix(self, array: Any, port: _foreign.Port, axis: int) -> Any:
+        import numpy as np
+
+        if array.dtype.kind == "i" and array.size and max(array.max(), -1 - array.min()) >= INTEGERS:
+            raise Refused(f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers")
+        held = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
+        if axis == NO_BATCH or array.shape[axis] == 1:
+            return self._ncnn.Mat(held if axis == NO_BATCH else held.squeeze(axis)).clone()
+        try:
+            return self._ncnn.Mat(held, batch_index=axis).clone()
+        except TypeError as e:  # of releases before 2026
+            raise Refused(f"this ncnn computes no batch of {array.shape[axis]}") from e
+
+    @staticmethod
+    def _read(value: Any, port: _foreign.Port, axis: int) -> Any:
+        """A copy, with the axes of one that ncnn drops; a shape with other elements is its own."""
+        import numpy as np
+
+        sizes = [size for size in port.dims or () if size is not None]
+        closed = port.dims is not None and len(sizes) == len(port.dims)
+        one = axis == NO_BATCH or (closed and len(sizes) > axis and sizes[axis] == 1)
+        array = np.array(value.numpy() if one else value.numpy(batch_index=axis))
+        if closed and array.size == math.prod(sizes):
+            array = array.reshape(sizes)
+        return array.astype(np_dtype(port.dtype))
+
+
+def _converted(model: Path, folder: Path, half: bool) -> str:
+    """Have pnnx write a dozen files; what it prints.
+
+    Raises:
+        Refused: it wrote none. It ends with 0 whatever happens.
+    """
+    shutil.copy(model, folder / "m.onnx")  # it writes beside the model that it is given
+    command = [*_pnnx(), "m.onnx", f"fp16={int(half)}"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise Refused(f"pnnx took more than {SECONDS} s for the model") from e
+    said = done.stdout + done.stderr
+    if done.returncode or not (folder / "m.ncnn.param").is_file() or not (folder / "m_ncnn.py").is_file():
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), f"code {done.returncode}")
+        raise Refused(f"pnnx does not convert the model: {clean(last)[:400]}")
+    return said
+
+
+def _pnnx() -> list[str]:
+    """pnnx's program, which stands beside its module; that module is not imported, since it imports PyTorch.
+
+    Raises:
+        NotInstalled: it is not there.
+    """
+    found = find_spec("pnnx")
+    if found is None or not found.origin:
+        raise NotInstalled("pnnx is not installed", HINT)
+    program = next((file for file in Path(found.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")), None)
+    if program is None:
+        raise BackendError("pnnx has no program for this machine", "pip install --no-deps pnnx --force-reinstall")
+    return [*emulated.around(command_line.own_interpreter()), str(program)]
+
+
+def error_text(error: Exception) -> str:
+    """Its text."""
+    return _foreign.message(error)
