@@ -8,7 +8,7 @@ float32 to all others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ AXIS_SINCE = 13  # opset from which QuantizeLinear takes a scale per channel
 WIDE_SINCE = 21  # opset from which it has 16 bits; before, onnxruntime has operators of its own
 WIDE = ("int16", "uint16")
 MICROSOFT = "com.microsoft"
+PROBES = "subcut:probes"
 
 
 def raised(graph: Graph, folder: Path) -> Graph:
@@ -45,6 +46,14 @@ def lowered(graph: Graph, how: Mapping[Read, Lowering]) -> Draft:
     return _Drafting(graph, how).run()
 
 
+def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
+    """The model, with an output `PROBES`: how far what is lowered in each place is off on the model's own values.
+
+    The output is a list of pairs, |d| and |a| of what a node makes. Returned, too, is the place that each is of.
+    """
+    return _Drafting(graph, {}).probe(places)
+
+
 class _Drafting:
     def __init__(self, graph: Graph, how: Mapping[Read, Lowering]) -> None:
         self.graph, self.how = graph, how
@@ -58,22 +67,27 @@ class _Drafting:
         self.constants: set[str] = set()  # names of weights that were added
 
     def run(self) -> Draft:
-        by_node: dict[int, dict[str, Form]] = {}
-        rounded: dict[int, Rounded] = {}
+        by_node: dict[int, dict[str, Lowering]] = {}
         for (i, name), how in self.how.items():
-            if isinstance(how, Rounded):
-                rounded[i] = how
-            else:
-                by_node.setdefault(i, {})[name] = how
+            by_node.setdefault(i, {})[name] = how
         nodes = list(self.proto.node)
-        for i in self.graph.in_order(i for i in {**by_node, **rounded} if i != OUTPUT):
-            if i in rounded:
-                self._round(nodes[i], rounded[i])
-            for k, name in enumerate(nodes[i].input):
-                if form := by_node.get(i, {}).get(name):
-                    nodes[i].input[k] = self._lowered(name, form)
+        for i in self.graph.in_order(i for i in by_node if i != OUTPUT):
+            self._lower_node(nodes[i], by_node[i])
         for name, form in sorted(by_node.get(OUTPUT, {}).items()):
+            assert not isinstance(form, Rounded)
             self._lower_output(name, form)
+        return self._finished()
+
+    def _lower_node(self, node: Any, how: Mapping[str, Lowering]) -> None:
+        """Lower what a node reads, or computes in."""
+        if isinstance(form := how.get(""), Rounded):
+            self._round(node, form)
+        for k, name in enumerate(node.input):
+            if name and (form := how.get(name)):
+                assert not isinstance(form, Rounded)
+                node.input[k] = self._lowered(name, form)
+
+    def _finished(self) -> Draft:
         self.proto.node.extend(self.made)
         self._drop_unread()
         if any(node.domain == MICROSOFT for node in self.made) and not self._imports(MICROSOFT):
@@ -81,6 +95,44 @@ class _Drafting:
         self.draft.model.ir_version = max(self.draft.model.ir_version, 4)  # a weight need not be an input
         self.draft.sort()
         return self.draft
+
+    def probe(self, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
+        nodes, parts, owners = list(self.proto.node), list[str](), list[int]()
+        for k, how in enumerate(places):
+            for i in dict.fromkeys(i for i, _ in how):
+                own = {name: form for (j, name), form in how.items() if j == i}
+                pairs = self._on_the_side(nodes[i], own, k) if i != OUTPUT else self._lowered_outputs(own)
+                parts += [part for name, other in pairs for part in self._apart(name, other)]
+                owners += [k] * len(pairs)
+        self._node("Concat", parts, [PROBES], axis=0)
+        self.proto.output.append(helper.make_tensor_value_info(PROBES, FLOAT, (2 * len(owners),)))
+        return self._finished(), owners
+
+    def _on_the_side(self, node: Any, how: Mapping[str, Lowering], place: int) -> list[tuple[str, str]]:
+        """A lowered copy of a node: what it makes first, and what its copy makes."""
+        copy = type(node).FromString(node.SerializeToString())
+        copy.name = f"{copy.name}:{place}"
+        copy.output[:] = [name and f"{name}:{place}" for name in node.output]
+        first = next((k, name) for k, name in enumerate(copy.output) if name)
+        self._lower_node(copy, how)
+        self.made.append(copy)
+        return [(node.output[first[0]], first[1])]
+
+    def _lowered_outputs(self, how: Mapping[str, Lowering]) -> list[tuple[str, str]]:
+        return [(name, self._lowered(name, form)) for name, form in how.items() if not isinstance(form, Rounded)]
+
+    def _apart(self, name: str, other: str) -> list[str]:
+        """The names of |d| and |a|, each a list of one number."""
+        wide = [f"{other}/own", f"{other}/other"]
+        for given, gives in zip((name, other), wide, strict=True):
+            self._cast(given, gives, "float32")
+        self._node("Sub", wide, [f"{other}/difference"])
+        one = self._constant("probes/one", np.array([1], np.int64))
+        found = [f"{other}/off", f"{other}/size"]
+        for given, gives in zip((f"{other}/difference", wide[0]), found, strict=True):
+            self._node("ReduceL2", [given], [f"{gives}/number"], keepdims=0)
+            self._node("Reshape", [f"{gives}/number", one], [gives])
+        return found
 
     def _imports(self, domain: str) -> bool:
         return any(entry.domain == domain for entry in self.draft.model.opset_import)

@@ -311,7 +311,8 @@ def symmetric(value: Array, axis: int) -> Scale:
 def narrowable(graph: Graph) -> dict[int, Rounded]:
     """The nodes that may compute in float16 in place of float32, by index.
 
-    A node with bodies is none: what it runs would have to be changed, too. Starts a process that infers types.
+    An output follows the inputs of its type's parameter: that of a Cast is as its attribute says. A node with bodies
+    is none: what it runs would have to be changed, too. Starts a process that infers types.
     """
     types = infer_types(graph)
 
@@ -326,10 +327,10 @@ def narrowable(graph: Graph) -> dict[int, Rounded]:
         if known is None or any(True for _ in bodies(node)):
             continue
         free = {c.type_param_str for c in known.type_constraints if {*c.allowed_type_strs} >= FREE}
-        inputs, outputs = (
-            tuple(k for k, n in enumerate(names) if n and _formal(formals, k) in free and is_float(n))
-            for names, formals in ((node.input, known.inputs), (node.output, known.outputs))
-        )
+        reads = [(k, n, _formal(known.inputs, k)) for k, n in enumerate(node.input) if n]
+        narrow = free & {of for _, _, of in reads} - {of for _, n, of in reads if not is_float(n)}
+        inputs = tuple(k for k, _, of in reads if of in narrow)
+        outputs = tuple(k for k, n in enumerate(node.output) if n and _formal(known.outputs, k) in narrow)
         if inputs and outputs:
             found[i] = Rounded("float16", inputs, outputs)
     return found

@@ -11,10 +11,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock, Semaphore
 
@@ -26,13 +27,14 @@ from subgraph.graph.model_file import model_digest
 from subgraph.plan.acceptance import Acceptance
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
-from subgraph.plan.lower import lowered
+from subgraph.plan.lower import PROBES, lowered, probed
 from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Rounded, Twin, Unit, places
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
-from subgraph.storage.digest import digest
+from subgraph.storage.digest import Part, digest
+from subgraph.storage.tensors import Record
 from subgraph.trials.score import Judged, not_run
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -41,7 +43,7 @@ from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
-REPEATS = 5  # timed runs of each model
+REPEATS = 3  # timed runs of each model
 MANY = 64  # places, from which on they are measured in groups first where the time is limited
 GROUP = 16  # places
 
@@ -71,7 +73,7 @@ class Planner:
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
-        group_errors: by place, the same where it is lowered with its neighbours.
+        estimates: by place, about the same: that of its neighbours together, shared out.
         problem: why there is no plan, other than that the time is used up; "" where there may be one.
         is_wrong: the problem is that the float model was judged, and is not accepted.
     """
@@ -84,7 +86,7 @@ class Planner:
     jobs: int = 1
     tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
-    group_errors: dict[int, float] = field(default_factory=dict)
+    estimates: dict[int, float] = field(default_factory=dict)
     problem: str = ""
     is_wrong: bool = False
     _lock: Lock = field(default_factory=Lock)
@@ -96,7 +98,7 @@ class Planner:
     @property
     def runs(self) -> int:
         """How many models were asked about, stored ones among them."""
-        return len(self.tried) + len(self.errors) + math.ceil(len(self.group_errors) / GROUP)
+        return len(self.tried) + len(self.errors) + (math.ceil(len(self.estimates) / GROUP) + 1) * bool(self.estimates)
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -123,10 +125,14 @@ class Planner:
         for k, place in enumerate(self.places if not self.twin.by_command else ()):
             level = levels.get(k, 0)
             if level == 0:
-                found |= {read: self.twin.lowering(read) for read in place.reads}
+                found |= self.how_of(place)
             elif level <= len(self.gears):
                 found |= self._at(place, self._gears[level - 1][1])
         return found
+
+    def how_of(self, place: Place) -> dict[Read, Lowering]:
+        """How what is read in a place is lowered."""
+        return {read: self.twin.lowering(read) for read in place.reads}
 
     def _at(self, place: Place, twin: Twin) -> dict[Read, Lowering]:
         """How a place is lowered at a gear; empty where it cannot be."""
@@ -156,9 +162,16 @@ class Planner:
             operators=sorted(whole),
         )
 
-    def run(self, levels: Levels) -> RunResult:
-        """What the model gives with these levels; stored.
+    def run(self, levels: Levels, samples: int | None = None) -> RunResult:
+        """What the model gives with these levels, on the first samples or all; stored.
 
+        Raises:
+            OutOfTime: the time that the user gave is used up.
+        """
+        return self._stored([self.key_of(levels), samples], partial(self._job, levels, samples))
+
+    def _stored(self, key: Sequence[Part], job: Callable[[Path, Path], Job]) -> RunResult:
+        """
         Raises:
             OutOfTime: the time that the user gave is used up.
         """
@@ -167,9 +180,9 @@ class Planner:
             if self.is_over():
                 raise OutOfTime("the time is used up")
             with self.trials.temporary_folder() as folder:
-                return self.trials.workers.run(self._job(levels, folder, into))
+                return self.trials.workers.run(job(folder, into))
 
-        return load_or_run(self.trials.store, [self.key_of(levels)], anew)[0]
+        return load_or_run(self.trials.store, [digest(*key)], anew)[0]
 
     def key_of(self, levels: Levels) -> str:
         """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
@@ -186,14 +199,17 @@ class Planner:
         known = "" if isinstance(form, Dynamic) else form.dtype
         return known if isinstance(form, Rounded) or form == self.twin.lowering(read) else f"{known} {form}"
 
-    def _job(self, levels: Levels, folder: Path, into: Path) -> Job:
+    def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
-        names, options = list(self.trials.graph.inputs), self.trials.candidate.options
-        feeds = [[sample[n] for n in names] for sample in self.trials.values.records]
+        options = self.trials.candidate.options
         self.draft(levels).save(folder / "model.onnx")
         if self.twin.by_command:
             options = {**options, "keep": render(self.kept_nodes(levels))}
-        return Job(folder / "model.onnx", feeds, self.outputs, into, options=options)
+        return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
+
+    def _feeds(self, samples: int | None = None) -> list[list[Record]]:
+        names = list(self.trials.graph.inputs)
+        return [[sample[n] for n in names] for sample in self.trials.values.records[:samples]]
 
     def judge(self, levels: Levels) -> Judged:
         """What is said of the model with these levels; asked once."""
@@ -233,7 +249,7 @@ class Planner:
     def measure(self) -> None:
         """How far the outputs are off with each place alone lowered, `jobs` at once.
 
-        Where the time is limited, half of it is for this, and many places are lowered in groups first, so that the
+        Where the time is limited, half of it is for this, and of many places it is estimated first, so that the
         sensitive ones are known by then.
 
         Raises:
@@ -244,16 +260,50 @@ class Planner:
         until = now + (deadline - now) / 2
         self.trials.workers.turns = Semaphore(self.jobs)
         if math.isfinite(until) and len(every) > MANY:
-            groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
-            for group, error in self._measured(groups, until):
-                self.group_errors |= dict.fromkeys(group, error)
-            every = sorted(every, key=lambda k: (-self.group_errors[k], k))
+            self._estimate(until)
+            every = sorted(every, key=lambda k: (-self.estimates[k], k))
         for (k,), error in self._measured([[k] for k in every], until):
             self.errors[k] = error
             extra = {"step": len(self.errors), "of": len(every), "sparse": True}
             log.info("%s alone: off by %.2g", self.places[k].name, error, extra=extra)
 
-    def _measured(self, groups: Sequence[Sequence[int]], until: float) -> Iterator[tuple[Sequence[int], float]]:
+    def _estimate(self, until: float) -> None:
+        """The errors of neighbours together on the first sample, shared out by their own on float values.
+
+        Raises:
+            OutOfTime: it is later than `until`.
+        """
+        every = range(len(self.places))
+        own = self._own_errors()
+        groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+        for group, error in self._measured(groups, until, samples=1):
+            self.estimates |= zip(group, shared_out(error, [own[k] for k in group]), strict=True)
+
+    def _own_errors(self) -> list[float]:
+        """How far what each place makes is off where it alone is lowered and reads float values: one run.
+
+        All are as far where the candidate does not run such a model.
+        """
+        errors = [0.0] * len(self.places)
+        if self.twin.by_command:
+            return [1.0] * len(errors)
+        draft, owners = probed(self.trials.graph, [self.how_of(place) for place in self.places])
+
+        def job(folder: Path, into: Path) -> Job:
+            draft.save(folder / "model.onnx")
+            return Job(folder / "model.onnx", self._feeds(1), [PROBES], into, options=self.trials.candidate.options)
+
+        result = self._stored([self.key_of({}), self.unit, PROBES], job)
+        if result.failure or PROBES not in result.tensors[0]:
+            return [1.0] * len(errors)
+        for k, (off, size) in zip(owners, result.tensors[0][PROBES].array().reshape(-1, 2).tolist(), strict=True):
+            part = 0.0 if not off else off / size if size else math.inf
+            errors[k] = math.hypot(errors[k], part if math.isfinite(part) else math.inf)
+        return errors
+
+    def _measured(
+        self, groups: Sequence[Sequence[int]], until: float, samples: int | None = None
+    ) -> Iterator[tuple[Sequence[int], float]]:
         """Each group of places, and how far the outputs are off where it alone is lowered.
 
         Raises:
@@ -261,20 +311,21 @@ class Planner:
         """
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
             try:
-                yield from zip(groups, pool.map(lambda group: self._error_of(group, until), groups), strict=True)
+                errors = pool.map(lambda group: self._error_of(group, until, samples), groups)
+                yield from zip(groups, errors, strict=True)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _error_of(self, group: Collection[int], until: float) -> float:
+    def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
             raise OutOfTime("the time for measuring is used up")
-        result = self.run(self.in_float([k for k in range(len(self.places)) if k not in group]))
+        result = self.run(self.in_float([k for k in range(len(self.places)) if k not in group]), samples)
         if result.failure:
             return math.inf
         pairs = [
             (records[n].array(), sample[n].array())
-            for records, sample in zip(self.trials.values.records, result.tensors, strict=True)
+            for records, sample in zip(self.trials.values.records, result.tensors, strict=samples is None)
             for n in self.outputs
             if n in sample and records[n].form == "tensor"
         ]
@@ -284,18 +335,16 @@ class Planner:
         """The smallest set of places to keep; None where there is none, or no time: `problem` says which."""
         every = frozenset(range(len(self.places)))
         try:
-            if not (judged := self.judge(self.in_float(every))).accepted:
-                self.problem, self.is_wrong = (
-                    f"not even with every place in float: {judged.why}",
-                    judged.status is Status.FAIL,
-                )
-                return None
             if self.judge({}).accepted:
                 return Found((), 0)
-            self.measure()
-        except OutOfTime:
-            if self.is_over() and not self.errors:
+            if not (judged := self.judge(self.in_float(every))).accepted:
+                self.problem = f"not even with every place in float: {judged.why}"
+                self.is_wrong = judged.status is Status.FAIL
                 return None
+        except OutOfTime:
+            return None
+        with suppress(OutOfTime):
+            self.measure()
         order = sorted(every, key=lambda k: (-self._sensitivity(k), k))
         found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
         levels = self._lowest_gears(self.in_float(found.kept))
@@ -305,7 +354,7 @@ class Planner:
 
     def _sensitivity(self, place: int) -> float:
         """How far the outputs are off by this place, as far as it was measured."""
-        return self.errors.get(place, self.group_errors.get(place, 0.0))
+        return self.errors.get(place, self.estimates.get(place, 0.0))
 
     def _lower(self, levels: Levels, place: int) -> Levels:
         """With one place at its next lower level."""
@@ -337,15 +386,28 @@ class Planner:
             return None
         every = self.in_float(range(len(self.places)))
         times: list[tuple[float, float]] = []
-        with self.trials.temporary_folder() as folder:
+        with self.trials.temporary_folder() as folder, suppress(OutOfTime):
             jobs = []
             for name, which in (("float", every), ("plan", levels)):
                 (folder / name / "out").mkdir(parents=True)
-                jobs.append(self._job(which, folder / name, folder / name / "out"))
+                jobs.append(self._job(which, None, folder / name, folder / name / "out"))
             for _ in range(REPEATS):
                 whole, lower = (self.trials.workers.run(job).run for job in jobs)
                 times.append((whole, lower))
-        return PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times))
+        return PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times)) if times else None
+
+
+def shared_out(error: float, own: Sequence[float]) -> list[float]:
+    """An error that some places cause together, by how far each is off by itself. Infinite is what a place is blamed
+    for that is off so far by itself, or all of them where none is.
+
+    >>> shared_out(10.0, [0.3, 0.4]), shared_out(math.inf, [0.3, math.inf]), shared_out(math.inf, [0.3, 0.4])
+    ([6.0, 8.0], [0.3, inf], [inf, inf])
+    """
+    known = math.hypot(*(o for o in own if math.isfinite(o)))
+    if math.isfinite(error):
+        return [o * error / known if known and math.isfinite(o) else error for o in own]
+    return [*own] if math.inf in own else [error] * len(own)
 
 
 def distance(reference: Array, other: Array) -> float:

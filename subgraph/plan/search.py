@@ -1,16 +1,22 @@
 """The smallest set of places that must be kept, of those that it was asked about: no model is known here.
 
-The most sensitive places are kept until that is accepted: halving finds how many. Then chunks are given back, the least
-sensitive first, until none can. So each kept place was given back once with all the others kept, and was refused.
-Complexity: log n questions, and about three for each place that is kept.
+The most sensitive places are kept until that is accepted: halving finds how many. The last of them matters; where many
+before it were let go, it comes first and the others are halved anew, so that a misjudged place keeps no others. Then
+places are given back, the least sensitive first: more at once after each that is accepted, fewer after one that is not,
+until none can. So each kept place was given back once with all the others kept, and was refused.
+Complexity: log n questions where the order is right, and about three for each place that is kept.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from subgraph.errors import OutOfTime
+
+SHARE = 16  # of what is kept, that is given back at once at first
 
 Accepts = Callable[[Collection[int]], bool]  # raises OutOfTime where there is none for another question
 
@@ -41,35 +47,50 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
     Found(kept=(2, 1), proven=2, levels={})
     """
     asked: dict[frozenset[int], bool] = {frozenset(order): True}
+    best = list(order)
 
-    def ask(kept: Sequence[int]) -> bool:
+    def ask(kept: list[int]) -> bool:
         key = frozenset(kept)
         if key not in asked:
             asked[key] = accepts(kept)
+            best[:] = kept if asked[key] else best
         return asked[key]
 
-    kept = list(order)
-    try:
-        refused, accepted = -1, len(order)
+    with suppress(OutOfTime):
+        _give_back(_prefix(order, ask), ask)
+    proven = sum(asked.get(frozenset(best) - {place}) is False for place in best)
+    return Found(tuple(best), proven)
+
+
+def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
+    """The shortest prefix that is accepted, behind places that turn out to matter more than those before them."""
+    first, rest = list[int](), list(order)
+    while True:
+        refused, accepted = -1, len(rest)
         while accepted - refused > 1:
             middle = (refused + accepted) // 2
-            if ask(order[:middle]):
-                accepted, kept = middle, list(order[:middle])
+            if ask([*first, *rest[:middle]]):
+                accepted = middle
             else:
                 refused = middle
-        size = max(1, len(kept) // 2)
-        while True:
-            before = len(kept)
-            end = len(kept)
-            while end > 0:
-                begin = max(0, end - size)
-                if ask(rest := kept[:begin] + kept[end:]):
-                    kept = rest
+        gone = len(rest) - accepted
+        rest = rest[:accepted]
+        if not rest or gone < math.log2(gone + accepted + 1):  # another halving costs more than it finds
+            return [*first, *rest]
+        first.append(rest.pop())
+
+
+def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
+    """Until each was asked about alone, with all the others kept."""
+    size, before = max(1, len(kept) // SHARE), len(kept) + 1
+    while len(kept) < before:
+        before = end = len(kept)
+        while end > 0:
+            begin = max(0, end - size)
+            if ask(rest := kept[:begin] + kept[end:]):
+                kept, end, size = rest, begin, 2 * size
+            elif size > 1:
+                size //= 2
+            else:
                 end = begin
-            if size == 1 and len(kept) == before:
-                break
-            size = max(1, size // 2)
-    except OutOfTime:
-        pass
-    proven = sum(asked.get(frozenset(kept) - {place}) is False for place in kept)
-    return Found(tuple(kept), proven)
+        size = 1

@@ -84,6 +84,13 @@ def test_scales_of_resize_stay_float(tmp_path: Path) -> None:
     assert narrowable(graph) == {0: Rounded("float16", (0,), (0,))}
 
 
+def test_what_a_cast_makes_is_as_its_attribute_says(tmp_path: Path) -> None:
+    """It was called float16, and was float32: no model with such a Cast ran."""
+    text = "g (float[1, 4] x) => (float[1, 4] y) { c = Cast <to = 1> (x) r = Relu (c) y = CastLike (r, x) }"
+    graph = text_models.load(tmp_path, text, opset=17).prepare()
+    assert narrowable(graph) == {1: Rounded("float16", (0,), (0,)), 2: Rounded("float16", (0, 1), (0,))}
+
+
 def test_a_weight_by_channel() -> None:
     value = np.array([[1.27, -0.5], [0, 0], [-2.54, 1]], np.float32)
     scale = symmetric(value, 0)

@@ -47,6 +47,19 @@ def test_law_questions_are_few_where_the_order_is_right(n: int, guilty: int) -> 
 
 
 @settings(max_examples=examples(100), deadline=None)
+@given(st.integers(2, 300), st.data())
+def test_law_two_misjudged_places_cost_a_few_halvings(n: int, data: st.DataObject) -> None:
+    needed, asked = data.draw(st.sets(st.integers(0, n - 1), max_size=2)) | {0}, []
+
+    def accepts(kept: Collection[int]) -> bool:
+        asked.append(kept)
+        return needed <= set(kept)
+
+    assert set(smallest(range(n), accepts).kept) == needed
+    assert len(asked) <= 5 * math.log2(n) + 15
+
+
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_law_it_is_minimal_though_acceptance_is_not_monotone(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
@@ -34,6 +35,7 @@ CLEARER = 4.0  # a match must be so many times nearer than any rival
 DOUBTFUL = 1.5  # a neighbour at less than this times the own distance may as well be meant
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
+RUNS = 64  # of sorted values, that are compared before the values themselves
 MIN_EXACT = 8  # the same, where they differ by rounding alone
 # Operators that change no number: their output is the same tensor once more.
 COPYING = frozenset("Identity Transpose Dropout Cast DequantizeLinear".split())
@@ -70,8 +72,8 @@ def match_tensors(
     """Tensors of the reference's model that depend on the inputs' values, and where they are in the candidate's.
 
     `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin with. Complexity:
-    linear in the values for names; values are compared only with those of the same sizes and about the same mean and
-    spread.
+    linear in the values for names; values are compared only with those of the same sizes whose sorted values are
+    near.
 
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
@@ -290,21 +292,24 @@ def _near_values(
 ) -> dict[str, list[Near]]:  # fmt: skip
     """By tensor of the reference's model, the matches whose values are near."""
     by_sizes: dict[tuple[int, ...], list[MatchedTensor]] = {}
+    profiles: dict[tuple[int, ...], list[Array]] = {}
     for match in free:
         value = candidate.value(match.name)
         if value is not None and value.dtype.kind in "fiuV":
-            by_sizes.setdefault(tuple(sorted(value.shape)), []).append(match)
+            sizes = tuple(sorted(value.shape))
+            by_sizes.setdefault(sizes, []).append(match)
+            profiles.setdefault(sizes, []).append(profile_of(match.to_real(value)))
     near: dict[str, list[Near]] = {}
     for name in names:
         expected = reference.value(name)
         if expected is None or expected.dtype.kind != "f" or not varied(expected):
             continue
-        for match in by_sizes.get(tuple(sorted(expected.shape)), ()):
+        sizes = tuple(sorted(expected.shape))
+        for k in _similar(profile_of(expected), profiles.get(sizes, ())):
+            match = by_sizes[sizes][k]
             value = candidate.value(match.name)
-            if value is None or not _same_spread(expected, match.to_real(value)):
-                continue
             fitted = _fit(replace(match, reference_scale=own.get(name)), expected, value)
-            apart = relative_l2(expected, fitted.to_real(value)) if fitted else math.inf
+            apart = relative_l2(expected, fitted.to_real(value)) if fitted and value is not None else math.inf
             if fitted and apart <= NEAR:
                 near.setdefault(name, []).append((apart, fitted))
     return near
@@ -315,12 +320,27 @@ def varied(value: Array, least: int = MIN_DIFFERENT) -> bool:
     return value.size >= least and np.unique(value.reshape(-1)[: 1 << 16]).size >= least
 
 
-def _same_spread(a: Array, b: Array) -> bool:
-    """Have two tensors about the same mean and standard deviation, whatever the order of their axes?"""
-    with np.errstate(all="ignore"):
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        scale = float(np.abs(x).max(initial=0.0)) or 1.0
-        return bool(abs(x.mean() - y.mean()) <= NEAR * scale and abs(x.std() - y.std()) <= NEAR * scale)
+def _similar(profile: Array, others: Sequence[Array]) -> Iterator[int]:
+    """The positions of the profiles whose tensors may be near."""
+    if others:
+        apart = np.sqrt(np.square(np.stack(others) - profile).sum(1))
+        yield from map(int, np.flatnonzero(apart <= (NEAR + SURELY) * norm(profile)))
+
+
+def profile_of(value: Array) -> Array:
+    """A few numbers whose distance from another tensor's is at most that of the two, whatever the order of axes.
+
+    They are the means of runs of the sorted values, and the length of what is left beside them: to sort never takes
+    vectors apart, and these are lengths of parts at right angles. NaN where a value is not finite.
+    """
+    flat = np.sort(value, axis=None).astype(np.float64)
+    if not flat.size or not np.all(np.isfinite(flat[[0, -1]])):
+        return np.full(min(RUNS, flat.size) + 1, np.nan)
+    starts = np.linspace(0, flat.size, min(RUNS, flat.size), endpoint=False).astype(np.int64)
+    lengths = np.diff(starts, append=flat.size)
+    means = np.add.reduceat(flat, starts) / lengths
+    rest = norm(flat - np.repeat(means, lengths))
+    return np.append(means * np.sqrt(lengths), rest)
 
 
 # ---------------------------------------------------------------------------------------------------- uniqueness

@@ -20,8 +20,9 @@ from onnx import TensorProto, helper
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.scale import Scale
-from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, read_map
+from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, profile_of, read_map
 from subgraph.trials.matching.matched_tensor import MatchedTensor
+from tests.helpers.examples import examples
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -175,3 +176,15 @@ def test_both_models_may_be_quantized() -> None:
     assert real.to_candidate(codes)[0, 0] == (-128 - 3) * 0.25
     assert np.array_equal(real.to_reference(real.to_candidate(codes), "int8"), codes)
     assert MatchedTensor("t", "name", reference_scale=own).of_type("int8").scale == own
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.floats(0, 2))
+def test_law_profiles_are_never_further_apart_than_the_tensors(seed: int, size: int, apart: float) -> None:
+    """So nothing that is near is passed over, in whatever order its axes are; alike, both are as long as the tensor."""
+    a = draw(seed, size)
+    b = a + np.float32(apart) * draw(seed + 1, size)
+    one, other = profile_of(a), profile_of(np.random.default_rng(seed).permutation(b))
+    assert np.linalg.norm(one - other) <= np.linalg.norm(a.astype(np.float64) - b) * (1 + 1e-9) + 1e-9
+    assert np.linalg.norm(one) == pytest.approx(np.linalg.norm(a.astype(np.float64)))
+    assert np.isnan(profile_of(np.array([1, np.inf]))).all() and np.isnan(profile_of(np.zeros(0))).all()
