@@ -110,6 +110,17 @@ def test_a_declared_type_that_is_wrong_is_inferred(start: str, end: str, tmp_pat
     onnx.checker.check_model(made.to_model(), full_check=True)
 
 
+def test_a_cast_whose_type_has_none_is_cut_without_a_run(tmp_path: Path) -> None:
+    """As in a damaged file; it was an internal error."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        m.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]))
+        m.graph.node[0].attribute[0].ClearField("type")
+
+    text = "g (float[3] x) => (float[3] y) { [cast] a = Cast<to = 1>(x) [relu] y = Relu(a) }"
+    assert cut(text_models.load(tmp_path, text, damage), "cast", "relu").inputs == ("x",)
+
+
 @pytest.mark.parametrize("declared", [{"s": 6}, {"d": 1}, {"s": 6, "d": 6}, {"same": 1}, {"t": 11}])
 @pytest.mark.parametrize(("start", "end"), [("shape", "shape"), ("pick", "cast"), ("not", "where"), ("turn", "turn")])
 def test_a_wrong_type_of_what_an_operator_fixes_or_keeps_is_inferred(
