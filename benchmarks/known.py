@@ -7,7 +7,6 @@ A release goes into the entry's `wrong` or `right`; one that refuses all of an e
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from subgraph import known
-from subgraph.known import HOME, Entry
+from subgraph.known import HOME, Entry, numbers
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.sweep.known_case import examples
@@ -47,22 +46,35 @@ def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) ->
         return entry
     wrong, right = ({*releases} - {version} for releases in (entry.wrong, entry.right))
     (wrong if is_wrong else right).add(version)
-    return replace(entry, wrong=sorted(wrong, key=_numbers), right=sorted(right, key=_numbers), date=date)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", version)]
+    if not wrong:
+        print(f"{entry.path}: its one wrong release, {version}, is right; read it, and correct it or take it away")
+        return entry
+    return replace(entry, wrong=sorted(wrong, key=numbers), right=sorted(right, key=numbers), date=date)
 
 
 def table(entries: Sequence[Entry]) -> str:
-    lines = ["| entry | nodes | what | wrong in | right in | tried |", "|---|---|---|---|---|---|"]
+    lines = ["| entry | nodes | what | wrong in | right in | tried | thread |", "|---|---|---|---|---|---|---|"]
     for e in entries:
         when = ", ".join(f"{key}={value}" for key, value in e.when.items())
         unless = ", ".join(f"{key}={value}" for key, value in e.unless.items())
         nodes = f"{e.operator}{f', {when}' if when else ''}{f'; not {unless}' if unless else ''}"
-        cells = [f"`{e.path}`", nodes, f"{e.says}: {e.off}", ", ".join(e.wrong), ", ".join(e.right), e.date]
+        cells = [
+            f"`{e.path}`",
+            nodes,
+            f"{e.says}: {e.off}",
+            ", ".join(e.wrong),
+            ", ".join(e.right),
+            e.date,
+            _link(e.thread),
+        ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
+
+
+def _link(thread: str) -> str:
+    """`openvino #35829`, which leads there."""
+    repository, _, number = thread.removeprefix("https://github.com/").rpartition("/issues/")
+    return f"[{repository.rpartition('/')[2]} #{number}]({thread})" if thread else ""
 
 
 def write_page() -> None:

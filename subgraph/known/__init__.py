@@ -34,6 +34,7 @@ from __future__ import annotations
 import logging
 import re
 import tomllib
+from bisect import bisect
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -111,9 +112,23 @@ class Entry:
         """`wrong in 0.23.9`, and what is known of the user's own release."""
         tried = f"wrong in {', '.join(self.wrong)}"
         tried += f", right in {', '.join(self.right)}" if self.right else ""
+        own = self._as_tried(own)
         if not own or own in self.wrong:
             return tried
         return f"{tried}; {own} was {'right' if own in self.right else 'not tried'}"
+
+    def _as_tried(self, own: str) -> str:
+        """The release that was tried, where this is a package of it: 5.0.0.93 of OpenCV 5.0.0."""
+        return next((v for v in (*self.wrong, *self.right) if own.startswith(f"{v}.")), own)
+
+    def is_over(self, own: str) -> bool:
+        """Is this release right, as tried, or as those tried next before and behind it are?"""
+        own = self._as_tried(own)
+        if not own or own in (*self.wrong, *self.right):
+            return own in self.right
+        tried = sorted((*self.wrong, *self.right), key=numbers)
+        place = bisect(tried, numbers(own), key=numbers)
+        return {*tried[max(0, place - 1) : place + 1]} <= {*self.right}
 
 
 def entries(folders: Iterable[Path] = (), runtime: str = "*", operators: Container[str] | None = None) -> list[Entry]:
@@ -165,6 +180,11 @@ def _entry(file: Path, text: str) -> Entry:
     if not (entry.tests or entry.case) or not entry.wrong:
         raise InputError("it names no test and has no case, or no release is wrong: nothing shows it")
     return replace(entry, name=file.stem, runtime=file.parent.name)
+
+
+def numbers(version: str) -> list[int]:
+    """Those in a release's name, in their order: releases are compared by them."""
+    return [int(n) for n in re.findall(r"\d+", version)]
 
 
 def runtime_of(backend: str, device: str = "") -> str:

@@ -128,7 +128,54 @@ def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
         known.find("lstm-directon-reverse", ENTRIES)
 
 
+@pytest.mark.parametrize(
+    ("release", "over"),
+    [
+        ("", False),
+        ("1.20.1", False),
+        ("1.20.1.3", False),
+        ("1.19.2", True),
+        ("1.9", True),
+        ("1.20.0", False),
+        ("1.21", False),
+        ("1.22.1", True),
+        ("1.22.1.7", True),
+        ("1.30", True),
+    ],
+)
+def test_a_release_between_right_ones_is_taken_for_right(release: str, over: bool) -> None:
+    entry = known.Entry("Relu", "x", ["1.20.1"], "2026-01-01", ["t"], right=["1.19.2", "1.22.1"])
+    assert entry.is_over(release) == over
+    assert not known.Entry("Relu", "x", ["1.20.1"], "2026-01-01", ["t"]).is_over(release), (
+        "nothing is known to be right"
+    )
+
+
+def test_a_package_of_a_tried_release_is_tried() -> None:
+    entry = known.Entry("Relu", "x", ["5.0.0"], "2026-01-01", ["t"], right=["4.13.0"])
+    assert entry.releases("5.0.0.93") == "wrong in 5.0.0, right in 4.13.0"
+    assert entry.releases("4.12.0.88").endswith("; 4.12.0.88 was not tried")
+
+
+def test_threads_are_public_addresses_and_at_least_25() -> None:
+    """Several entries may name one: an operator each, or an opset."""
+    threads = {entry.thread for entry in ENTRIES if entry.thread}
+    assert len(threads) >= 25
+    assert all(re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", thread) for thread in threads)
+
+
 # ---------------------------------------------------------------------------------------------------- hints
+
+
+def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
+    net = "g (float16[3] x, float16 low) => (float16[3] y) { [clip] y = Clip (x, low) }"
+    onnx.save(text_models.model(net), tmp_path / "m.onnx")
+    thread = "https://github.com/microsoft/onnxruntime/issues/21957"
+    done = subcut("lint", "m.onnx", "-c", "ort==1.19.2", "--only", "known", cwd=tmp_path)
+    assert f"runs its tests here; told of in {thread}" in done.out, done
+    assert "notes" in done.out or "note" in done.out
+    assert thread in subcut("known", "clip-float16-without-max", cwd=tmp_path).out
+    assert thread not in subcut("lint", "m.onnx", "-c", "ort==1.21.0", "--only", "known", cwd=tmp_path).out
 
 
 def test_a_node_that_fits_is_named_with_the_releases(tmp_path: Path) -> None:
@@ -242,7 +289,7 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     (tmp_path / "own" / "toy").mkdir(parents=True)
     entry = known.Entry("MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"])
     (tmp_path / "own" / "toy" / "slow.toml").write_text(known.render(entry), encoding="utf-8")
-    for release, found in (("1", 1), ("2", 0), ("3", 1)):
+    for release, found in (("1", 1), ("2", 0), ("1.5", 1), ("3", 0), ("0.9", 1)):
         context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"])
         assert len(list(run_rules(context, ["known"]))) == found
 

@@ -91,6 +91,13 @@ class Scope:
         return readers
 
     @cached_property
+    def read(self) -> frozenset[str]:
+        """Tensors that nodes of this scope read, also in their bodies; in less time than `readers`."""
+        protos = [node.proto for node in self.nodes]
+        inside = (name for proto in protos if any(bodies(proto)) for name in captured_names(proto))
+        return frozenset([*(name for proto in protos for name in proto.input), *inside])
+
+    @cached_property
     def _types(self) -> Types:
         return self.load_types()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 
 from subgraph import known
 from subgraph.graph.opsets import schema
@@ -24,13 +24,14 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         return
     alike: dict[str, Alike] = {}
     for entry in known.entries(context.known, context.runtime, context.operators):
-        if context.release in entry.right:
+        if entry.is_over(context.release):
             continue
         if entry.operator not in alike:
             alike[entry.operator] = Alike(context.nodes(entry.operator))
         cure = f"{entry.cure}; " if entry.cure else ""
         reason = f"{entry.says}: known of {entry.runtime}, {entry.releases(context.release)}"
-        fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here"
+        thread = f"; told of in {entry.thread}" if entry.thread else ""
+        fix = f"{cure}`subcut known {entry.path} --try -c {entry.runtime}` runs its tests here{thread}"
         harmless = {id(node) for node in alike[entry.operator].fitting(entry.unless)} if entry.unless else ()
         for node in alike[entry.operator].fitting(entry.when):
             if id(node) not in harmless:
@@ -56,8 +57,8 @@ class Alike:
         """Indices of the nodes by what `key` is of them."""
         if key not in self._by_value:
             self._by_value[key] = found = dict[str | None, set[int]]()
-            for k, node in enumerate(self._nodes):
-                found.setdefault(fact(node, key), set()).add(k)
+            for k, value in enumerate(map(_reader(key), self._nodes)):
+                found.setdefault(value, set()).add(k)
         return self._by_value[key]
 
 
@@ -79,38 +80,72 @@ def facts(node: LintNode) -> dict[str, str]:
 
 def fact(node: LintNode, key: str) -> str | None:
     """What `known` says under this key of a node, as text; None where it is not known."""
+    return _reader(key)(node)
+
+
+@cache
+def _reader(key: str) -> Callable[[LintNode], str | None]:
+    """The function that finds the fact of a node; the key is taken apart once."""
     kind, _, rest = key.partition(" ")
     if key == "outputs":
-        read, given = node.scope.readers, node.scope.outputs
-        return str(sum(name in given or name in read for name in node.proto.output if name))
+        return _outputs
     if kind == "set" and rest:
-        text = _text(node.attribute(rest))  # one that is absent is its default
-        usual = _default(node.op, node.version or 0, node.domain, rest)
-        return "yes" if text and text != usual and {*text.split(",")} != {ALONG_AXES.get(rest)} else None
+        return partial(_set, name=rest)
     if kind == "opset":
-        return "yes" if (node.version or 0) < int(rest.removeprefix("below ")) else None
+        below = int(rest.removeprefix("below "))
+        return lambda node: "yes" if (node.version or 0) < below else None
     if kind == "of" and rest:
         place, _, inner = rest.partition(" ")
-        maker = node.scope.makers.get(node.input(int(place))) if place.isdecimal() else None
-        return fact(maker, inner) if maker else None
+        return partial(_of_maker, place=int(place), inner=_reader(inner)) if place.isdecimal() else lambda node: None
     if kind in INPUTS and rest.isdecimal():
-        return _of_input(node, kind, node.input(int(rest)))
+        find = {"input": _fed, "type": _type, "rank": _rank, "maker": _maker}[kind]
+        return lambda node: find(node, node.input(int(rest)))
     if kind == "output" and rest.isdecimal():
-        name = node.proto.output[int(rest)] if int(rest) < len(node.proto.output) else ""
-        is_read = name in node.scope.readers or name in node.scope.outputs
-        return ("read" if is_read else "unread") if name else "none"
-    value = node.attribute(key, ABSENT)
-    return (_default(node.op, node.version or 0, node.domain, key) if value is ABSENT else _text(value)) or None
+        return partial(_output, place=int(rest))
+    return partial(_attribute, name=key)
 
 
-def _of_input(node: LintNode, kind: str, name: str) -> str | None:
-    if kind == "input":
-        return ("constant" if _is_constant(node, name) else "variable") if name else "none"
-    if kind == "type":
-        return (node.dtype(name) or None) if name else None
-    if kind == "rank":
-        shape = node.shape(name) if name else None
-        return None if shape is None else str(len(shape))
+def _attribute(node: LintNode, name: str) -> str | None:
+    value = node.attribute(name, ABSENT)
+    return (_default(node.op, node.version or 0, node.domain, name) if value is ABSENT else _text(value)) or None
+
+
+def _set(node: LintNode, name: str) -> str | None:
+    text = _text(node.attribute(name))  # one that is absent is its default
+    usual = _default(node.op, node.version or 0, node.domain, name)
+    return "yes" if text and text != usual and {*text.split(",")} != {ALONG_AXES.get(name)} else None
+
+
+def _outputs(node: LintNode) -> str:
+    read, given = node.scope.read, node.scope.outputs
+    return str(sum(name in given or name in read for name in node.proto.output if name))
+
+
+def _output(node: LintNode, place: int) -> str:
+    name = node.output(place)
+    is_read = name in node.scope.read or name in node.scope.outputs
+    return ("read" if is_read else "unread") if name else "none"
+
+
+def _of_maker(node: LintNode, place: int, inner: Callable[[LintNode], str | None]) -> str | None:
+    maker = node.scope.makers.get(node.input(place))
+    return inner(maker) if maker else None
+
+
+def _fed(node: LintNode, name: str) -> str:
+    return ("constant" if _is_constant(node, name) else "variable") if name else "none"
+
+
+def _type(node: LintNode, name: str) -> str | None:
+    return (node.dtype(name) or None) if name else None
+
+
+def _rank(node: LintNode, name: str) -> str | None:
+    shape = node.shape(name) if name else None
+    return None if shape is None else str(len(shape))
+
+
+def _maker(node: LintNode, name: str) -> str | None:
     maker = node.scope.makers.get(name)
     return maker.op if maker else "input" if name in node.scope.inputs else None
 
