@@ -29,7 +29,7 @@ class Question:
     """The model, its samples, and how far a lowered model is: `score`, in dB, of a path or a loaded model."""
 
     def __init__(self, model: str, samples: str, limit: float, folder: str) -> None:
-        self.model, self.limit, self.folder = model, limit, Path(folder)
+        self.model, self.samples_folder, self.limit, self.folder = model, samples, limit, Path(folder)
         self.samples: list[Sample] = [dict(np.load(file)) for file in sorted(Path(samples).glob("*.npz"))]
         self.truth = self.run(model)
         self.sqnr: Callable[..., float] = runpy.run_path(str(SQNR))["score"]
@@ -166,10 +166,28 @@ def onnxconverter_common(asked: Question) -> str:
     return asked.to_json(best.SerializeToString(), len(tried[-1]), len(model.graph.node))
 
 
+def modelopt(asked: Question) -> str:
+    """`modelopt.onnx.autocast`: a node stays where a value is beyond 512, its default; it takes no limit."""
+    from modelopt.onnx import autocast  # type: ignore[import-not-found]
+
+    sorted_out: list[tuple[list[str], list[str]]] = []
+    classify = autocast.convert.NodeClassifier.run
+
+    def noted(classifier: Any, *words: Any) -> Any:
+        sorted_out.append(classify(classifier, *words))
+        return sorted_out[-1]
+
+    autocast.convert.NodeClassifier.run = noted
+    best = autocast.convert_to_mixed_precision(asked.model, keep_io_types=True, calibration_data=asked.samples_folder)
+    low, high = sorted_out[-1]
+    return asked.to_json(best.SerializeToString(), len(high), len(low) + len(high))
+
+
 PEERS: dict[str, Callable[[Question], str]] = {
     "NNCF": nncf,
     "onnxruntime": onnxruntime,
     "onnxconverter-common": onnxconverter_common,
+    "ModelOpt": modelopt,
 }
 
 

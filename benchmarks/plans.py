@@ -1,18 +1,21 @@
 """What `subcut plan` keeps in float on trained models, beside what three other tools keep for the same limit.
 
-    python -m benchmarks.plans [--only NAME…] [--seconds 60]       # a table in Markdown; goes on where it was stopped
+    python -m benchmarks.plans [--only NAME…] [--cells PRECISION/TOOL…] [--seconds 60]
+
+It prints a table in Markdown, and goes on where it was stopped.
 
 Each model is fed four samples: the inputs of `benchmarks.trained`, moved along the last axis. A lowered model is
 accepted from 25 dB (int8) or 60 dB (float16) of signal to quantization noise on, of its worst output; where int8 is
 accepted at once, it is asked for 10 dB more, too. Places are counted as each tool counts: subcut by nodes and outputs,
-NNCF by nodes that it quantizes, the other two by nodes. No other tool plans dynamic int8. The others have twice the
-seconds, in an environment of their own, in `build/plans`.
+NNCF by nodes that it quantizes, the others by nodes. No other tool plans dynamic int8. The others have twice the
+seconds, in environments of their own, in `build/plans`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,14 +32,18 @@ from benchmarks.trained import Array, Trained
 
 FOLDER = Path("build/plans")
 ANSWERS = FOLDER / "answers.json"
-PINNED = ("nncf==3.4.0", "onnxruntime==1.32.0", "onnxconverter-common==1.16.0", "onnx==1.23.2")
+PINNED = {  # by environment; ModelOpt asks for older packages, and for CUDA's, which it does not need here
+    "others": "nncf==3.4.0 onnxruntime==1.32.0 onnxconverter-common==1.16.0 onnx==1.23.2",
+    "ModelOpt": "nvidia-modelopt==0.47.0 torch==2.13.0 onnxruntime==1.24.2 onnx==1.21.0 onnxconverter-common==1.16.0 "
+    "onnx-graphsurgeon==0.6.1 polygraphy==0.53.6 onnxslim==0.1.98 onnxscript==0.7.2 lief==1.0.0 cppimport==26.4.17",
+}
 LIMITS = {"int8": 25.0, "int8 dynamic": 25.0, "float16": 60.0}  # dB
 STRICT = "int8, 10 dB more"  # than int8 reaches, where that is accepted at once
 PEERS = {
     "int8": ("NNCF", "onnxruntime"),
     STRICT: ("NNCF", "onnxruntime"),
     "int8 dynamic": (),
-    "float16": ("onnxconverter-common",),
+    "float16": ("onnxconverter-common", "ModelOpt"),
 }
 SAMPLES = 4
 STEP = 5  # elements by which a sample is moved
@@ -59,12 +66,13 @@ def _moved(value: Array, steps: int) -> Array:
     return np.roll(value, steps, -1) if value.ndim and value.dtype.kind == "f" else value
 
 
-def peers_python() -> str:
-    """The interpreter of the other tools; they are installed once."""
-    python = FOLDER / "environment/bin/python"
+def peers_python(tool: str) -> str:
+    """The interpreter of another tool; it is installed once."""
+    name = tool if tool in PINNED else "others"
+    python = FOLDER / f"environment-{name}/bin/python"
     if not python.exists():
-        venv.create(FOLDER / "environment", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PINNED], check=True)
+        venv.create(FOLDER / f"environment-{name}", with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PINNED[name].split()], check=True)
     return str(python)
 
 
@@ -111,7 +119,7 @@ def ours(model: Trained, precision: str, limit: float, folder: Path, seconds: fl
 
 def peer(name: str, model: Trained, limit: float, folder: Path, seconds: float) -> Answer:
     """What another tool keeps, or its last line where it gives nothing."""
-    command = [peers_python(), "-m", "benchmarks.plan_peers", name, str(model.path)]
+    command = [peers_python(name), "-m", "benchmarks.plan_peers", name, str(model.path)]
     command += [str(write_samples(model)), str(limit), str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * seconds)
@@ -139,7 +147,7 @@ def limit_of(precision: str, int8: Answer) -> float | None:
     return int8["score"]["as_it_is"] + 10 if int8.get("kept") == 0 else None
 
 
-def answered(wanted: list[str], seconds: float) -> dict[str, Answer]:
+def answered(wanted: list[str], cells: list[str], seconds: float) -> dict[str, Answer]:
     """All cells, by `model/precision/tool`; those that were asked before are read."""
     known: dict[str, Answer] = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
     for model in trained.models():
@@ -149,6 +157,8 @@ def answered(wanted: list[str], seconds: float) -> dict[str, Answer]:
             for tool in ("subcut", *tools):
                 key = f"{model.name}/{precision}/{tool}"
                 limit = limit_of(precision, known.get(f"{model.name}/int8/subcut", {}))
+                if cells and f"{precision}/{tool}" not in cells:
+                    continue
                 if key not in known and limit is not None:
                     known[key] = ask(model, precision, tool, limit, seconds)
                     ANSWERS.write_text(json.dumps(known, indent=1))
@@ -171,8 +181,11 @@ def cell(answer: Answer | None) -> str:
 
 def table(known: dict[str, Answer]) -> Iterator[str]:
     """A row per model, and one more where it was asked for more."""
-    yield "| | int8: subcut | NNCF | onnxruntime's ranking | dynamic: subcut | float16: subcut | onnxconverter-common |"
-    yield "|---|---|---|---|---|---|---|"
+    yield (
+        "| | int8: subcut | NNCF | onnxruntime's ranking | dynamic: subcut "
+        "| float16: subcut | onnxconverter-common | ModelOpt |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
     columns = [("int8", tool) for tool in ("subcut", *PEERS["int8"])] + [("int8 dynamic", "subcut")]
     columns += [("float16", tool) for tool in ("subcut", *PEERS["float16"])]
     for name in dict.fromkeys(key.partition("/")[0] for key in known):
@@ -180,16 +193,31 @@ def table(known: dict[str, Answer]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
         if asked := known.get(f"{name}/{STRICT}/subcut"):
             more = [cell(known.get(f"{name}/{STRICT}/{tool}")) for tool in ("subcut", *PEERS[STRICT])]
-            yield f"| {name}, {asked['limit']:.0f} dB | {' | '.join(more)} | | | |"
+            yield f"| {name}, {asked['limit']:.0f} dB | {' | '.join(more)} | | | | |"
+
+
+def beside(known: dict[str, Answer]) -> Iterator[str]:
+    """A sentence per other tool: how many places are kept beside its, where both keep some."""
+    for tool in dict.fromkeys(tool for tools in PEERS.values() for tool in tools):
+        ratios = []
+        for key, theirs in known.items():
+            ours = known.get(f"{key.rpartition('/')[0]}/subcut", {})
+            if key.endswith(f"/{tool}") and theirs.get("kept") and ours.get("kept"):
+                ratios.append(ours["kept"] / theirs["kept"])
+        if ratios:
+            median = statistics.median(ratios)
+            yield f"{tool}: {median:.2f} times as many in the median of {len(ratios)} where both keep some"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--cells", nargs="*", default=[], metavar="PRECISION/TOOL")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
-    print("\n".join(table(answered(options.only, options.seconds))))
+    known = answered(options.only, options.cells, options.seconds)
+    print("\n".join([*table(known), "", *beside(known)]))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ ENDS = ("int8", "float32")  # of the gears, which need not be named
 MAX_NAMED = 5  # places in the first line
 MAX_LISTED = 20  # below it
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
-HALF = 0.5  # of the places: beyond, no plan helps
 
 
 @options.with_option_groups("spec")
@@ -220,6 +219,7 @@ def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Plann
 
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
     from subgraph.plan.lower import stored_bytes
+    from subgraph.plan.reasons import why_many
     from subgraph.plan.result_folder import kept_places
     from subgraph.results.plan import PlaceError, PlanDocument, PlanTried
     from subgraph.verdict import Status
@@ -233,8 +233,8 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
     own_model = not planner.twin.by_command
     if own := len(planner.twin.own):
         notes.append(f"{count(own, 'weight')} of the lowered model are others there (folded, say): quantized anew")
-    if found and len(found.kept) > HALF * len(planner.places):
-        notes.append("more than half of the places stay: the ranges of this model do not fit the lower precision")
+    if found and (why := why_many(planner, found)):
+        notes.append(why)
     document = PlanDocument(
         exit_code=1 if planner.is_wrong else 5 if found is None or unsure else 0,
         says="",

@@ -54,6 +54,18 @@ def probed(graph: Graph, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Dra
     return _Drafting(graph, {}).probe(places)
 
 
+def narrowed(value: Array) -> Array:
+    """A constant in float16, as converters store it: what is finite stays so, and what is not 0 does not become 0.
+
+    >>> narrowed(np.array([1e-12, -1e9, 0, np.inf], np.float32)).tolist()
+    [5.960464477539063e-08, -65504.0, 0.0, inf]
+    """
+    info = np.finfo(np.float16)
+    finite = np.clip(value, -float(info.max), float(info.max), where=np.isfinite(value), out=value.copy())
+    small = (value != 0) & (np.abs(value) < float(info.smallest_subnormal))
+    return np.where(small, np.copysign(info.smallest_subnormal, value), finite).astype(np.float16)
+
+
 class _Drafting:
     def __init__(self, graph: Graph, how: Mapping[Read, Lowering]) -> None:
         self.graph, self.how = graph, how
@@ -225,8 +237,7 @@ class _Drafting:
             if weight is None:
                 self._cast(name, self.narrow[name], "float16")
             else:
-                with np.errstate(over="ignore"):
-                    self._constant(self.narrow[name], protobuf.to_array(weight, self.graph.path).astype(np.float16))
+                self._constant(self.narrow[name], narrowed(protobuf.to_array(weight, self.graph.path)))
         return self.narrow[name]
 
     def _round_values(self, node: Any, form: Rounded) -> None:

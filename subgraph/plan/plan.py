@@ -73,7 +73,8 @@ class Planner:
         outputs: of the model, that are compared.
         tried: every model that was judged, in the order of asking.
         errors: by place, how far the outputs are off where it alone is lowered; infinite where that does not run.
-        estimates: by place, about the same: that of its neighbours together, shared out.
+        estimates: by place, about the same: that of its neighbours together, shared out; at first how far it is off by
+            itself on float values. ranking: runs for these.
         problem: why there is no plan, other than that the time is used up; "" where there may be one.
         is_wrong: the problem is that the float model was judged, and is not accepted.
     """
@@ -87,6 +88,7 @@ class Planner:
     tried: dict[frozenset[tuple[int, int]], Tried] = field(default_factory=dict)
     errors: dict[int, float] = field(default_factory=dict)
     estimates: dict[int, float] = field(default_factory=dict)
+    ranking: int = 0
     problem: str = ""
     is_wrong: bool = False
     _lock: Lock = field(default_factory=Lock)
@@ -98,7 +100,7 @@ class Planner:
     @property
     def runs(self) -> int:
         """How many models were asked about, stored ones among them."""
-        return len(self.tried) + len(self.errors) + (math.ceil(len(self.estimates) / GROUP) + 1) * bool(self.estimates)
+        return len(self.tried) + len(self.errors) + self.ranking
 
     @cached_property
     def outputs(self) -> list[str]:
@@ -109,7 +111,7 @@ class Planner:
         trials, other = self.trials, self.trials.candidate_model
         fed = [trials.values.digest([sample[n] for n in trials.graph.inputs]) for sample in trials.values.records]
         lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
-        return digest("plan/1", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
+        return digest("plan/2", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
 
     @cached_property
     def _gears(self) -> list[tuple[str, Twin]]:
@@ -275,8 +277,10 @@ class Planner:
         """
         every = range(len(self.places))
         own = self._own_errors()
+        self.estimates, self.ranking = dict(enumerate(own)), 1
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
         for group, error in self._measured(groups, until, samples=1):
+            self.ranking += 1
             self.estimates |= zip(group, shared_out(error, [own[k] for k in group]), strict=True)
 
     def _own_errors(self) -> list[float]:
@@ -345,14 +349,14 @@ class Planner:
             return None
         with suppress(OutOfTime):
             self.measure()
-        order = sorted(every, key=lambda k: (-self._sensitivity(k), k))
+        order = sorted(every, key=lambda k: (-self.sensitivity(k), k))
         found = smallest(order, lambda kept: self.judge(self.in_float(kept)).accepted)
         levels = self._lowest_gears(self.in_float(found.kept))
         refused = (self.tried.get(frozenset(self._lower(levels, k).items())) for k in levels)
         proven = sum(one is not None and one.judged.status is Status.FAIL for one in refused)
         return replace(found, kept=tuple(levels), proven=proven, levels=levels)
 
-    def _sensitivity(self, place: int) -> float:
+    def sensitivity(self, place: int) -> float:
         """How far the outputs are off by this place, as far as it was measured."""
         return self.errors.get(place, self.estimates.get(place, 0.0))
 
@@ -375,7 +379,7 @@ class Planner:
                         levels, lowered = lower, True
         except OutOfTime:
             pass
-        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self._sensitivity(k), k))}
+        return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
 
     def seconds(self, levels: Levels) -> PlanSeconds | None:
         """Of a run over all samples, in turn: the float model, and that with these levels.

@@ -1,6 +1,6 @@
 """Plans as a user asks for them.
 
-Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `results.plan`.
+Covers `plan.acceptance`, `plan.result_folder`, `plan.quantize`, `plan.quantize_main`, `plan.reasons`, `results.plan`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from subgraph.plan import quantize_main
 from subgraph.plan.acceptance import ByCriterion
 from subgraph.plan.places import Unit, by_command
 from subgraph.plan.plan import Planner, distance
+from subgraph.plan.reasons import why_many
+from subgraph.plan.search import Found
 from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from tests.helpers import text_models
@@ -418,7 +420,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
         with nullcontext() if left == math.inf else pytest.raises(OutOfTime):
             planner.measure()
         assert len(planner.errors) == measured and planner.runs == measured + (11 if left < math.inf else 0)
-        assert sorted(planner.places, key=lambda p: -planner._sensitivity(planner.places.index(p)))[:2] == [
+        assert sorted(planner.places, key=lambda p: -planner.sensitivity(planner.places.index(p)))[:2] == [
             planner.places[70],
             planner.places[71],
         ]
@@ -426,7 +428,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
 
 
 def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of 66 nodes overflow in float16: the group that they are in says that some do, one run more which."""
+    """Two of 66 nodes leave float16's range: the group that they are in says that some do, one run more which."""
     nodes = "".join(f"[n{k}] h{k + 1} = Mul (h{k}, {'one' if k % 11 else 'near'}) " for k in range(64))
     text = f"g (float[1, 8] h0) => (float[1, 8] y) {{ {nodes} [big] b = Mul (h64, big) [y] y = Mul (b, tiny) }}"
     one, near, big, tiny = (np.array([v], np.float32) for v in (1, 1.1, 1e6, 1e-6))
@@ -443,7 +445,7 @@ def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.M
                   "40", "--max-time", "300s", "--json", cwd=place)  # fmt: skip
     document = done.document
     assert done.code == 0 and {k["name"] for k in document["kept"]} == {"big", "y"} and document["minimal"], done
-    assert math.isinf(seen[0].estimates[64]) and all(math.isfinite(seen[0].estimates[k]) for k in range(64))
+    assert seen[0].estimates[64] > 0.5 > 10 * max(seen[0].estimates[k] for k in range(64))
     assert document["runs"] <= 3 + 6 + 66 + 12
 
 
@@ -462,3 +464,31 @@ def test_an_answer_that_was_found_is_not_lost_while_its_times_are_measured(
     monkeypatch.setattr(Planner, "seconds", hurried)
     done = plan(place, "--candidate-model", "bad.onnx", "--criterion", "cosine>0.98", "--max-time", "300s")
     assert done.code == 0 and done.document["kept"] and done.document["run_seconds"] is None, done
+
+
+def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
+    """Ranges, of float16 and of scales; many small errors; not where the search was cut off."""
+    model = onnx.load(place / "good.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith("_scale") and tensor.name[0] not in "wvu":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) / np.float32(40), tensor.name))
+    onnx.save(model, place / "narrow.onnx")
+
+    def note(model: str, *words: str) -> str:
+        done = subcut("plan", model, "-i", "samples", "-c", EXACT, "--score", "sqnr", *words, "--json", cwd=place)
+        return str(next(note for note in done.document["notes"] if note.startswith("more than half of the places")))
+
+    cut = note("m.onnx", "--candidate-model", "narrow.onnx", "--at-least", "20")
+    assert "tensors are cut off by their ranges" in cut and "give no numbers" not in cut
+    assert "no few are to blame: each alone is off a little" in note("m.onnx", "--to", "fp16", "--at-least", "130")
+    reads = frozenset({(0, "")})
+    twin = SimpleNamespace(forms={})
+    planner: Any = SimpleNamespace(
+        places=[SimpleNamespace(reads=reads)] * 2,
+        sensitivity=lambda _: math.inf,
+        twin=twin,
+        trials=SimpleNamespace(values=None),
+    )
+    said = why_many(planner, Found((0, 1), 1))
+    assert "the search was not over" in said and "2 of them alone give no numbers, or do not run" in said
+    assert why_many(planner, Found((0,), 1)) == ""
