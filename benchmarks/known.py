@@ -1,8 +1,9 @@
 """Are the entries of `subgraph/known/` still true? Their tests on releases -> the files, and docs/known.md.
 
-    python -m benchmarks.known [tract==0.22.0 …]      without words only the page is written
+    python -m benchmarks.known [--all] [tract==0.22.0 …]      without words only the page is written
 
-A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into neither.
+A release goes into the entry's `wrong` or `right`; one that refuses all of an entry's tests into neither. Only entries
+that do not name it yet are run, or `--all`: take the releases out of an entry whose case or tests are changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from subgraph import known
+from subgraph.commands.known import release_of
 from subgraph.known import HOME, Entry, numbers
 from subgraph.results.sweep import SweepOutcome
 from subgraph.runtime.candidate import Candidate, parse
@@ -24,6 +26,7 @@ from subgraph.sweep.sweep import BAD, open_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "known.md"
+ALL = "--all"
 MARK = "<!-- the tables are written by `python -m benchmarks.known` -->"
 
 
@@ -88,13 +91,15 @@ def write_page() -> None:
     PAGE.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def main(specs: Sequence[str]) -> int:
-    for spec in specs:
+def main(words: Sequence[str]) -> int:
+    for spec in (word for word in words if word != ALL):
         candidate = replace(parse(spec), timeout=30.0)
-        entries = known.entries(runtime=known.runtime_of(candidate.backend, candidate.device))
-        for entry in tried(candidate, entries):
+        release = release_of(candidate)
+        every = known.entries(runtime=known.runtime_of(candidate.backend, candidate.device))
+        entries = [e for e in every if ALL in words or not e.was_tried(release)]
+        for entry in tried(candidate, entries) if entries else ():
             (HOME / f"{entry.path}.toml").write_text(known.render(entry), encoding="utf-8")
-        print(f"{spec}: {len(entries)} entries tried")
+        print(f"{spec}: {len(entries)} of {len(every)} entries tried")
     write_page()
     return 0
 

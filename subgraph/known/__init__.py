@@ -121,11 +121,14 @@ class Entry:
         """The release that was tried, where this is a package of it: 5.0.0.93 of OpenCV 5.0.0."""
         return next((v for v in (*self.wrong, *self.right) if own.startswith(f"{v}.")), own)
 
+    def was_tried(self, own: str) -> bool:
+        """Is this release, or the one that this is a package of, among those that were run?"""
+        return self._as_tried(own) in (*self.wrong, *self.right)
+
     def is_over(self, own: str) -> bool:
         """Is this release right, as tried, or as those tried next before and behind it are?"""
-        own = self._as_tried(own)
-        if not own or own in (*self.wrong, *self.right):
-            return own in self.right
+        if not own or self.was_tried(own):
+            return self._as_tried(own) in self.right
         tried = sorted((*self.wrong, *self.right), key=numbers)
         place = bisect(tried, numbers(own), key=numbers)
         return {*tried[max(0, place - 1) : place + 1]} <= {*self.right}

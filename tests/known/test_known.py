@@ -153,6 +153,7 @@ def test_a_release_between_right_ones_is_taken_for_right(release: str, over: boo
 
 def test_a_package_of_a_tried_release_is_tried() -> None:
     entry = known.Entry("Relu", "x", ["5.0.0"], "2026-01-01", ["t"], right=["4.13.0"])
+    assert entry.was_tried("5.0.0.93") and entry.was_tried("4.13.0") and not entry.was_tried("4.12.0.88")
     assert entry.releases("5.0.0.93") == "wrong in 5.0.0, right in 4.13.0"
     assert entry.releases("4.12.0.88").endswith("; 4.12.0.88 was not tried")
 
