@@ -219,22 +219,13 @@ def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Plann
 
 def _document(asked: Asked, planner: Planner, found: Found | None, began: float) -> PlanDocument:
     from subgraph.plan.lower import stored_bytes
-    from subgraph.plan.reasons import why_many
     from subgraph.plan.result_folder import kept_places
     from subgraph.results.plan import PlaceError, PlanDocument, PlanTried
-    from subgraph.verdict import Status
 
     score = _score(planner, found)
     unsure = bool(score and score.plan is not None and not score.sure)
     tried = sorted(planner.tried.values(), key=lambda t: t.kept)
-    notes = []
-    if lost := sum(t.judged.status is Status.UNRESOLVED for t in tried):
-        notes.append(f"{count(lost, 'model')} of {len(tried)} could not be run or judged: -v shows why")
     own_model = not planner.twin.by_command
-    if own := len(planner.twin.own):
-        notes.append(f"{count(own, 'weight')} of the lowered model are others there (folded, say): quantized anew")
-    if found and (why := why_many(planner, found)):
-        notes.append(why)
     document = PlanDocument(
         exit_code=1 if planner.is_wrong else 5 if found is None or unsure else 0,
         says="",
@@ -255,11 +246,30 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         run_seconds=None if found is None else planner.seconds(found.levels),
         model=None,
         sensitivity=[PlaceError(planner.places[k].name, error) for k, error in sorted(planner.errors.items())],
-        notes=notes,
+        notes=_notes(planner, found),
         command=command_line(),
     )
     problem = f"{'wrong' if planner.is_wrong else 'unresolved'}: {planner.problem}" if planner.problem else ""
     return replace(document, says=problem or _says(document))
+
+
+def _notes(planner: Planner, found: Found | None) -> list[str]:
+    """What a user should know of the plan, a sentence each."""
+    from subgraph.plan.reasons import why_many
+    from subgraph.verdict import Status
+
+    notes, graph = list[str](), planner.trials.graph
+    if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
+        notes.append(f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v shows why")
+    if own := len(planner.twin.own):
+        is_other = "is another" if own == 1 else "are others"
+        notes.append(f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew")
+    if found and (why := why_many(planner, found)):
+        notes.append(why)
+    nodes = {i for k in (found.kept if found else ()) for i in planner.places[k].nodes}
+    if unnamed := sum(not graph.nodes[i].name for i in nodes):
+        notes.append(f"{count(unnamed, 'kept node')} without a name: the lists of other tools cannot name them")
+    return notes
 
 
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:

@@ -1,4 +1,4 @@
-"""NVIDIA ModelOpt: `nodes_to_exclude` of `modelopt.onnx.quantization.quantize`, patterns that fit one name each."""
+"""NVIDIA ModelOpt: `nodes_to_exclude` of its `quantize` and `convert_to_mixed_precision`, a pattern for each name."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FILE = "modelopt.json"
 
 
 def render(kept: Kept) -> str:
-    """An argument of the function, and of `--nodes_to_exclude`."""
+    """An argument of both functions, and of `--nodes_to_exclude`."""
     return json.dumps({"nodes_to_exclude": [f"^{re.escape(name)}$" for name in kept.nodes]}, indent=1) + "\n"

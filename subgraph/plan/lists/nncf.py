@@ -1,4 +1,4 @@
-"""NNCF: `ignored_scope` of `nncf.quantize`, its names as JSON."""
+"""NNCF, and OpenVINO by it: `ignored_scope` of `nncf.quantize`, its names as JSON."""
 
 from __future__ import annotations
 
