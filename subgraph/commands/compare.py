@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +32,23 @@ MAX_BODIES = 4  # that a note lists
 SEVERITY = ("", "agree", "unresolved", "fail")
 
 
+@dataclass(frozen=True)
+class PartOptions:
+    """What is compared of the model; without these, every tensor in place and alone."""
+
+    at: Annotated[
+        Texts,
+        option(
+            "--at", "NAME", "Only this node or tensor, or those that match a glob. Repeatable.", options.complete_nodes
+        ),
+    ] = None
+    start: options.Start = None
+    end: options.End = None
+    in_place: Annotated[
+        bool, option("--in-place", None, "Only in a run of the whole model: of thousands of nodes, each alone is slow.")
+    ] = False
+
+
 @options.with_option_groups("force", "spec")
 def compare(
     *,
@@ -47,12 +64,7 @@ def compare(
     ] = None,
     candidate_options: options.CandidateOptions,
     weights: options.Weights = None,
-    at: Annotated[
-        Texts,
-        option(
-            "--at", "NAME", "Only this node or tensor, or those that match a glob. Repeatable.", options.complete_nodes
-        ),
-    ] = None,
+    part: PartOptions,
     save: Annotated[
         Text, option("--save", "DIR", "Also write the compared tensors of both sides as .npy, with a list of them.")
     ] = None,
@@ -95,23 +107,29 @@ def compare(
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
         )
-    choice = TensorChoice(at or (), align == "output", fail_fast or align == "all", save)
+    if part.at and (part.start or part.end):
+        raise UsageError("--at and --start or --end: which?", "give one of them")
+    choice = TensorChoice(
+        part.at or (), part.start or (), part.end or (), part.in_place,
+        align == "output", fail_fast or align == "all", save,
+    )  # fmt: skip
     table.check(csv_file)
     if recorded.recorded:
         refuse_beside_recorded({
             "--candidate": candidate, "--candidate-model": candidate_options.other_model,
-            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where,
+            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where, "--in-place": part.in_place,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         return compare_recorded(asked, recordings, choice, csv_file)
     model_path = asked.model_path
-    if save and len(candidate or ()) > 1:
-        raise UsageError("--save writes the tensors of one candidate", "name one -c")
     specs: Sequence[str | None] = candidate or [None]
     setups = [asked.setup(replace(candidate_options, spec=spec), freeze=not no_freeze) for spec in specs]
     setups = [replace(setup, score=wanted, choice=chosen) for setup in setups]
     with asked.reference() as reference:
-        found = [_compare(model_path, setup, reference, choice, asked.jobs(jobs, setup.candidate)) for setup in setups]
+        found = [
+            _compare(model_path, setup, reference, of_one, asked.jobs(jobs, setup.candidate))
+            for setup, of_one in zip(setups, _apart(choice, setups), strict=True)
+        ]
     if len(found) == 1:
         return table.compared(found[0], csv_file)
     document = {
@@ -122,13 +140,27 @@ def compare(
     return table.result(document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file)
 
 
+def _apart(choice: TensorChoice, setups: Sequence[Setup]) -> list[TensorChoice]:
+    """The choice for each of several candidates: the values of each are saved in a folder of its own."""
+    if not choice.save or len(setups) == 1:
+        return [choice] * len(setups)
+    places = [Path(choice.save) / f"{k}-{_name(setup)}" for k, setup in enumerate(setups)]
+    return [replace(choice, save=str(place)) for place in places]
+
+
+def _name(setup: Setup) -> str:
+    """The candidate's, as part of a folder's."""
+    from subgraph.storage.folders import safe_name
+
+    return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
+
+
 def _compare(model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int) -> dict[str, Any]:
     """The document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.reports import listed
     from subgraph.runtime.remote.remote_pool import open_workers
-    from subgraph.storage.folders import safe_name
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
     from subgraph.trials.session import open_trials
@@ -137,13 +169,15 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
         graph = load(model_path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
-        there = inside.opened(graph, choice.at, setup.feeding, reference, setup.output, setup.score)
-        graph, feeding, at = stack.enter_context(there)
-        setup, choice = replace(setup, feeding=feeding), replace(choice, at=[name for name in at if name])
+        named = (*choice.at, *choice.start, *choice.end)
+        there = inside.opened(graph, named, setup.feeding, reference, setup.output, setup.score)
+        graph, feeding, names = stack.enter_context(there)
+        setup, choice, is_part = replace(setup, feeding=feeding), choice.inside(names), choice.is_part
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
-            comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            held = [] if choice.at or choice.outputs else inside.bodies(graph)
+            words = choice.words(trials)
+            comparison = compare_tensors(trials, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place)
+            held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
             unseen = (
                 [f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME compares it"] if held else []
             )
@@ -151,9 +185,8 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
             command = command_line()
             found = document(trials, comparison, setup.criterion, command)
             if choice.save:
-                save_values(value_pairs(trials, chosen(trials, choice.words(graph))), free_values(choice.save))
-    name = f"{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}"
-    place = ResultPlace(setup.output, f"compare-{name}")
+                save_values(value_pairs(trials, chosen(trials, words)), free_values(choice.save))
+    place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
     saved = evidence.save_document(found, place, source_of(graph), [graph.path])
     return dict(to_json(saved))
 

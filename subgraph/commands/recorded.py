@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
+    from subgraph.trials.reference_model import ReferenceModel
     from subgraph.trials.trial import Trials
     from subgraph.verdict import Judgement
 
@@ -42,17 +43,47 @@ MODEL_INPUT = "the model's input"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What `compare` looks at: `at`, the outputs, or all; up to the first bad one? `save`: a folder for the values."""
+    """What `compare` looks at: `at`, what lies between `start` and `end`, the outputs, or all; up to the first bad one?
+
+    `save`: a folder for the values. `in_place`: nodes are not run alone.
+    """
 
     at: Sequence[str] = ()
+    start: Sequence[str] = ()
+    end: Sequence[str] = ()
+    in_place: bool = False
     outputs: bool = False
     fail_fast: bool = False
     save: str | None = None
     every_output: bool = False  # recordings agree only if each was compared, those that are constant as well
 
-    def words(self, graph: Graph) -> Sequence[str]:
-        """Names and globs for `trials.compare`; empty for all tensors."""
-        return self.at or (list(graph.outputs) if self.outputs else ())
+    @property
+    def is_part(self) -> bool:
+        """Are only some nodes named?"""
+        return bool(self.at or self.start or self.end)
+
+    def inside(self, names: Sequence[str]) -> TensorChoice:
+        """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is ""."""
+        at, start = len(self.at), len(self.at) + len(self.start)
+        named = [tuple(filter(None, some)) for some in (names[:at], names[at:start], names[start:])]
+        return replace(self, at=named[0], start=named[1], end=named[2])
+
+    def words(self, trials: ReferenceModel) -> Sequence[str]:
+        """Names and globs for `trials.compare`; empty for all tensors.
+
+        Raises:
+            UsageError, UnknownName, NoRegion: nothing lies between start and end, or nothing that can be compared.
+        """
+        from subgraph.graph.region import between
+
+        graph = trials.graph
+        if not (self.start or self.end):
+            return self.at or (list(graph.outputs) if self.outputs else ())
+        nodes = set(between(graph, self.start, self.end).nodes)
+        made = [f"tensor:{name}" for name in trials.tensors() if graph.maker[name] in nodes]
+        if not made:
+            raise UsageError("between start and end nothing can be compared", "name others, or leave them out")
+        return made
 
 
 def recording_options(
@@ -136,7 +167,7 @@ def compare_recorded(
         asked.reference() as reference, runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.trials(graph, reference, asked.output, criterion) as (trials, limited),
     ):  # fmt: skip
-        names = chosen(trials, choice.words(graph))
+        names = chosen(trials, choice.words(trials))
         compared = compare_runs(trials, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
@@ -144,7 +175,7 @@ def compare_recorded(
             save_values((p for c in compared for p in value_pairs(c, names)), free_values(choice.save))
         tables = [msaccucmp.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
-    place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.at else ''}")
+    place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
     shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)

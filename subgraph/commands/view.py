@@ -40,7 +40,7 @@ class RunOptions:
         option(
             "--candidate -c",
             "SPEC",
-            "As for bisect. Repeatable; those of subcut.toml are offered as well.",
+            "As for bisect. Repeatable: Compare runs each; those of subcut.toml are offered as well.",
             options.complete_candidates,
         ),
     ] = None
@@ -215,4 +215,5 @@ def view_options(
     shared += [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
     tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
     place = Path(settings.get("output", output, "subcut_out"))
-    return ViewOptions(candidates, inputs.inputs or (), shared, tested, tuple(runs.recorded or ()), place)
+    recordings, beside = tuple(runs.recorded or ()), tuple(dict.fromkeys(runs.candidates or ()))
+    return ViewOptions(candidates, inputs.inputs or (), shared, tested, recordings, place, beside=beside)

@@ -108,8 +108,9 @@ class Cut:
 
     @property
     def parameters(self) -> int:
-        """Number of elements of all initializers except frozen tensors."""
-        return sum(protobuf.element_count(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+        """Number of elements of all initializers except frozen tensors, and of what Constant nodes hold."""
+        held = sum(protobuf.element_count(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+        return held + in_constants(self.graph, self.region)
 
     def declared(self, name: str) -> DeclaredTensor:
         """The declaration of an input or output."""
@@ -165,6 +166,12 @@ def cut(
     require_graph(graph, "cut")
     region = regions.between(graph, *([names] if isinstance(names, str) else names for names in (start, end)))
     return cut_region(graph, region, captured, folder, dynamic=dynamic)
+
+
+def in_constants(graph: Graph, region: Region) -> int:
+    """How many elements the Constant nodes hold that a region reads."""
+    held = (graph.constant(name) for i in region.pulled for name in graph.makes[i])
+    return sum(protobuf.element_count(tensor) for tensor in held if tensor is not None)
 
 
 def cut_region(

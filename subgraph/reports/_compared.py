@@ -206,7 +206,11 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
 
 
 # Options of a comparison that a bisection does not take, or of its output, and whether a word follows.
-COMPARE_ONLY = {"--at": True, "--csv": True, "--save": True, "--fail-fast": False, "--json": False, "-q": False}
+COMPARE_ONLY = {
+    "--at": True, "--start": True, "-s": True, "--end": True, "-e": True, "--in-place": False, "--csv": True,
+    "--save": True, "--fail-fast": False, "--json": False, "-q": False,
+}  # fmt: skip
+CANDIDATE = {"--candidate": True, "-c": True}
 
 
 def _notes(document: Document, recorded: bool) -> list[str]:
@@ -228,22 +232,25 @@ def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
     return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
-def _as_bisect(command: str) -> str:
-    """`subcut compare …` as the command that bisects the same on the same inputs; "" for any other command."""
+def _as_bisect(command: str, spec: str) -> str:
+    """`subcut compare …` as the command that bisects the same on the same inputs, of several candidates this one; ""
+    for any other command."""
     try:
-        words = iter(system.split(command))
+        typed = system.split(command)
     except ValueError:
         return ""
-    if [next(words, ""), next(words, "")] != ["subcut", "compare"]:
+    if typed[:2] != ["subcut", "compare"]:
         return ""
-    kept = ["subcut", "bisect"]
+    several = sum(word.partition("=")[0] in CANDIDATE for word in typed) > 1
+    left_out = COMPARE_ONLY | (CANDIDATE if several else {})
+    kept, words = ["subcut", "bisect"], iter(typed[2:])
     for word in words:
         name, _, value = word.partition("=")
-        if name not in COMPARE_ONLY:
+        if name not in left_out:
             kept.append(word)
-        elif COMPARE_ONLY[name] and not value:
+        elif left_out[name] and not value:
             next(words, "")
-    return system.join(kept)
+    return system.join([*kept, *(["-c", spec] if several else [])])
 
 
 def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
@@ -251,8 +258,8 @@ def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
     if STATUS.get(document["exit_code"]) != "fail":
         return []
     if not recorded:
-        spec = system.quote(document["candidate"]["name"])
-        command = _as_bisect(document.get("command", "")) or f"subcut bisect {model} -c {spec}"
+        spec = document["candidate"]["name"]
+        command = _as_bisect(document.get("command", ""), spec) or f"subcut bisect {model} -c {system.quote(spec)}"
         return [(command, "finds the smallest piece that goes wrong")]
     if not document.get("findings"):
         folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])

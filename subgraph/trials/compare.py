@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ NOT_LOOKED = (
     "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
     "which of the two it is the nodes alone tell: compare all of them"
 )
+NOT_ALONE = "only in place: no node was run alone (without --in-place each is)"
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -248,23 +250,27 @@ def compare(
         return replace(found, _result=document(trials, found, criterion, command=""))
 
 
-def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
+def compare_tensors(
+    trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False, in_place: bool = False
+) -> Comparison:
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
     Where the whole agrees only within what approximate kernels may do, and another operator is off, rounding alone
     judges all. Where one quantization step of the model moves it beyond use, what lies between its quantizers decides.
 
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
+    `in_place`: none does.
 
     Raises:
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
         BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
-    found = _compared(trials, at, jobs, fail_fast)
+    compared = partial(_compared, trials, at, jobs, fail_fast, in_place)
+    found = compared()
     if found.score:
         return found
-    if not at and not found.stopped and (between := between_quantizers(trials)):
+    if not (at or in_place or found.stopped) and (between := between_quantizers(trials)):
         labels = [trials.graph.label(region.nodes[-1]) for region in between.off]
         return replace(found, pieces=between.says, off=", ".join(map(clean, labels)))
     if found.stopped or found.whole.status is not Status.AGREE or not allows_approximations(trials):
@@ -275,12 +281,12 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     excused, settled = not found.first_bad and (kernels or not off), not may_be_approximate(trials)
     if settled and (excused or not off):
         return replace(found, pieces=kernels)
-    if excused and at:
+    if excused and (at or in_place):
         return replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NOT_LOOKED))
     if excused and off:
         return replace(found, pieces=kernels)
     with by_rounding_alone(trials):
-        exact = _compared(trials, at, jobs, fail_fast)  # what has run is stored
+        exact = compared()  # what has run is stored
     return replace(exact, notes=(*exact.notes, f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"))
 
 
@@ -293,7 +299,7 @@ def _approximate(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[tupl
             yield (judged[0].op,), error
 
 
-def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> Comparison:
+def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool) -> Comparison:
     names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
     changed = drop_if_changed(trials)
@@ -303,17 +309,16 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
     for name in names:
         made.setdefault(trials.graph.maker[name], []).append(name)
     nodes = {i: _node_region(trials, i, some) for i, some in made.items()}
-    probes = list(nodes)[: max(PROBES, jobs) if trials.multi else None]
+    probes = list(nodes)[: 0 if only_in_place else max(PROBES, jobs) if trials.multi else None]
     rows: list[ComparisonRow] = []
     with ParallelRuns(trials, jobs) as runs:
         runs.begin(trials.whole(), trials.whole(names), *(region for i in probes if (region := nodes[i])))
         whole_result = runs.result(trials.whole())
         require_usable(trials, whole_result)
         whole, in_place = trials.verdict_of(trials.whole(), whole_result), runs.verdict(trials.whole(names))
-        for step, (i, verdict) in enumerate(_alone(runs, nodes, probes), 1):
+        alone = ((i, None) for i in nodes) if only_in_place else _told(trials, _alone(runs, nodes, probes), len(nodes))
+        for i, verdict in alone:
             rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]
-            log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
-            log.info("%d of %d nodes alone", step, len(nodes), extra={"step": step, "of": len(nodes), "sparse": True})
             if fail_fast and any(r.failing for r in rows):
                 break
     comparison = Comparison(
@@ -322,7 +327,7 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
         ranking(trials, whole_result),
         tuple(rows),
         len(rows) < len(names),
-        notes=tuple(filter(None, (changed, age(trials)))),
+        notes=tuple(filter(None, (changed, age(trials), NOT_ALONE if only_in_place else ""))),
         forms=trials.forms,
         score=trials.score_of(whole_result, whole),
     )
@@ -339,6 +344,16 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool) -> 
     if output is None:
         return comparison
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
+
+
+def _told(
+    trials: Trials, verdicts: Iterable[tuple[int, Verdict | None]], of: int
+) -> Iterator[tuple[int, Verdict | None]]:
+    """The same, logged."""
+    for step, (i, verdict) in enumerate(verdicts, 1):
+        log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
+        log.info("%d of %d nodes alone", step, of, extra={"step": step, "of": of, "sparse": True})
+        yield i, verdict
 
 
 def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:

@@ -24,6 +24,7 @@ from subgraph.documents import to_json
 from subgraph.drawing.families import WORDS, kind_of
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
+from subgraph.graph.cut import in_constants
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.inspection.describe import node_descriptions
@@ -47,6 +48,7 @@ from subgraph.view.values import ShownValue, tensor_document, values_of_case, va
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
 VALUES = "view_values"  # in the output folder, hidden and as long as the session lives: tensors that were looked at
 MAX_KEPT = 16  # of such runs
+MAX_ALONE = 1000  # nodes that Compare also runs alone: some 30 s
 PLAIN = "ort"  # stands in for a candidate where none was named
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
@@ -71,6 +73,7 @@ class ViewOptions:
         shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion, timeout.
         output: the parent folder of results.
         known: what the candidates are known to compute wrongly in a graph, by node.
+        beside: candidates that Compare runs together, and whose values are shown beside each other.
     """
 
     candidates: Mapping[str, Sequence[str]]
@@ -80,6 +83,7 @@ class ViewOptions:
     recordings: Sequence[str]
     output: Path
     known: Callable[[Graph], Mapping[int, Sequence[str]]] = lambda _: {}
+    beside: Sequence[str] = ()
 
 
 class ViewSession:
@@ -128,6 +132,7 @@ class ViewSession:
             "parents": [0, *(at[above] for above in around.values())],
             "holders": [at[key] for key in self.drawer.holders],
             "candidates": list(self.options.candidates),
+            "beside": list(self.options.beside),
             "recordings": list(self.options.recordings),
         }
 
@@ -226,7 +231,8 @@ class ViewSession:
                 weight_summary(part.graph, n).parameters
                 for n in region.weights
                 if n in part.graph.weights or n in part.graph.sparse
-            ),
+            )
+            + in_constants(part.graph, region),
             "command": system.join(["subcut", *self._cut_words(start, end)]),
         }
 
@@ -257,18 +263,22 @@ class ViewSession:
         elif kind == "values":
             return self._run_values(asked)
         elif kind in ("compare", "bisect"):
-            words = [kind, self.model, *self._tested(_word(asked, "candidate"), _word(asked, "recording"))]
-            words += [*(self._inside(asked) if kind == "compare" else ()), *self.options.tested]
+            several = kind == "compare"
+            words = [kind, self.model, *self._tested(asked, several=several)]
+            words += [*(self._compared(asked) if several else ()), *self.options.tested]
         else:
             raise UsageError(f"the page runs cut, compare and bisect, not {clean(str(kind))}")
         return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
 
-    def _inside(self, asked: Mapping[str, Any]) -> list[str]:
-        """Words that compare what is inside the body that start and end lie in; none in the graph around, or for a
-        recording, which holds nothing of bodies."""
-        names = [name for key in ("start", "end") if (name := _word(asked, key))]
-        prefix = self._part(names)[0].prefix if names and not _word(asked, "recording") else ""
-        return [f"--at={prefix}*"] if prefix else []
+    def _compared(self, asked: Mapping[str, Any]) -> list[str]:
+        """Words that compare only what lies between start and end; of thousands of nodes none alone. A recording holds
+        nothing of bodies: there all is compared."""
+        start, end, recording = (_word(asked, key) for key in ("start", "end", "recording"))
+        part = self._part([name for name in (start, end) if name])[0] if start or end else self.whole
+        if recording and part is not self.whole:
+            return []
+        nodes = self.region(start, end)["nodes"] if start or end else part.graph.nodes
+        return [*_ends(start, end), *(["--in-place"] if len(nodes) > MAX_ALONE and not recording else [])]
 
     def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
@@ -276,7 +286,7 @@ class ViewSession:
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one")
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
-        tested = self._tested(candidate, recording) if candidate or recording else [f"--candidate={PLAIN}"]
+        tested = self._tested(asked, several=True) if candidate or recording else [f"--candidate={PLAIN}"]
         fed = self._fed_words(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
         place, i = self._place(index)
@@ -373,17 +383,20 @@ class ViewSession:
         return self._relative(str(folder)) or folder.name
 
     def _cut_words(self, start: str, end: str) -> list[str]:
-        words = ["cut", self.model]
-        return words + [f"--{option}={name}" for option, name in (("start", start), ("end", end)) if name]
+        return ["cut", self.model, *_ends(start, end)]
 
-    def _tested(self, candidate: str, recording: str) -> list[str]:
+    def _tested(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
+        """Words that choose the recording, or the candidate; `several`: with those that stand beside it."""
+        candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         if recording:
             if recording not in self.options.recordings:
                 raise UsageError(f"no recording '{clean(recording)}' was named", "subcut view MODEL --recorded DIR")
             return [f"--recorded={recording}"]
         if candidate not in self.options.candidates:
             raise UsageError(f"no candidate '{clean(candidate)}' was named", "subcut view MODEL -c SPEC")
-        return list(self.options.candidates[candidate])
+        beside = self.options.beside
+        names = beside if several and candidate in beside else [candidate]
+        return [word for name in names for word in self.options.candidates[name]]
 
     def _fed(self, asked: Mapping[str, Any]) -> list[str]:
         """Options for what the model is fed."""
@@ -457,12 +470,16 @@ class ViewSession:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
         another model than this one only that it is `stale`. `words`: of the run.
 
-        `prefix`: what stands before its tensors' names on the page, where it is of a body.
+        `prefix`: what stands before its tensors' names on the page, where it is of a body. Of several candidates there
+        are the same of each, as `comparisons`.
         """
+        if of_each := document.get("comparisons"):
+            links = [self._links(one, words) for one in of_each]
+            return {"comparisons": links, "stale": any("stale" in one for one in links)}
         structure = (document.get("model") or {}).get("structure_sha256")
-        at = next((w.removeprefix("--at=") for w in words if re.match(r"--at=(?!#\d+$)", w)), "")
-        inside, prefix = bool(at), within(self.parts, at)[0].prefix
-        same = inside or structure in (None, self._structure)  # the model of a run in a body is that body
+        at = next((w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), "")
+        prefix = within(self.parts, at)[0].prefix
+        same = bool(prefix) or structure in (None, self._structure)  # the model of a run in a body is that body
         if "error" not in document and (not self.opened.is_current or not same):
             return {"stale": True}
         findings = document.get("findings") or ()
@@ -495,6 +512,10 @@ class ViewSession:
             return ""
         full = Path(path).resolve()
         return full.relative_to(self.output).as_posix() if full.is_relative_to(self.output) and full.exists() else ""
+
+
+def _ends(start: str, end: str) -> list[str]:
+    return [f"--{option}={name}" for option, name in (("start", start), ("end", end)) if name]
 
 
 def _beside(function: Callable[[Graph], T], graph: Graph) -> Future[T]:

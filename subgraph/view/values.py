@@ -13,7 +13,7 @@ from subgraph.documents import to_json
 from subgraph.drawing import tensor as drawn
 from subgraph.errors import InputError, UsageError
 from subgraph.storage.tensors import shape_text
-from subgraph.storage.value_pairs import load_pair, saved_pairs
+from subgraph.storage.value_pairs import is_saved, load_pair, saved_pairs
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -48,8 +48,9 @@ def values_of_run(folder: Path, tensors: Collection[str], *, alone: bool = False
     Raises:
         InputError: the folder is damaged.
     """
-    pairs = [pair for pair in saved_pairs(folder) if pair.tensor in tensors]
-    return [ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, folder, p), alone) for p in pairs]
+    places = [folder] if is_saved(folder) else sorted(folder.iterdir())  # of several candidates one each
+    pairs = [(place, pair) for place in places for pair in saved_pairs(place) if pair.tensor in tensors]
+    return [ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, at, p), alone) for at, p in pairs]
 
 
 def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:

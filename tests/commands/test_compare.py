@@ -179,7 +179,12 @@ def test_several_candidates_stand_side_by_side(here: Path) -> None:
     document = compare("m.onnx", "-c", wrong, "-c", right, "--json", cwd=here).document
     assert [c["exit_code"] for c in document["comparisons"]] == [1, 0]
     assert document["exit_code"] == 1
-    assert "one candidate" in refused(compare("m.onnx", "-c", wrong, "-c", right, "--save", "d", cwd=here))
+    pages = [(here / one["report"]).read_text(encoding="utf-8") for one in document["comparisons"]]
+    assert ["subcut bisect m.onnx --rtol 1e-3 -c off.py" in page for page in pages] == [True, False]
+    done = compare("m.onnx", "-c", wrong, "-c", right, "--at", "b", "--save", "d", cwd=here)
+    assert sorted(p.name for p in (here / "d").iterdir()) == ["0-off.py", "1-onnx-reference"]  # the values of each
+    one, other = (np.load(here / "d" / name / "t0/0.given.npy") for name in ("0-off.py", "1-onnx-reference"))
+    assert (one != other).any()
 
 
 @pytest.mark.turns(3)
@@ -201,6 +206,17 @@ def test_only_some(at: tuple[str, ...], tensors: list[str], here: Path) -> None:
     done = compare(*words, "--json", cwd=here)
     assert list(statuses(done)) == tensors
     assert not done.document["stopped"]
+
+
+def test_only_between_two_nodes_and_only_in_place(here: Path) -> None:
+    done = compare(*doubted(add="b:9"), "--start", "b", "-e", "c", "--json", cwd=here)
+    assert statuses(done) == {"t1": BAD, "t2": ("fail", "agree")}
+    assert list(statuses(compare("-s", "c", "--json", cwd=here))) == ["t2", "out"]
+    done = compare(*doubted(add="b:9"), "--in-place", "--json", cwd=here)
+    assert statuses(done) == {"t0": ("agree", None), **dict.fromkeys(("t1", "t2", "out"), ("fail", None))}
+    assert done.code == 1 and "no node was run alone" in done.document["notes"][-1]
+    assert "not downstream" in refused(compare("-s", "c", "-e", "b", cwd=here))
+    assert "which?" in refused(compare("-s", "c", "--at", "b", cwd=here))
 
 
 @pytest.mark.slow

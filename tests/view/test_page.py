@@ -324,6 +324,36 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.text("#node-panel h2") == "block1/conv2" and "wrong.py" in tab.text("#values")
 
 
+def test_two_candidates_are_compared_by_one_click_and_their_values_stand_beside_each_other(
+    demo: Path, browser: Any
+) -> None:
+    server = served(demo, "model.onnx", "-c", "wrong.py", "-c", "ort")
+    tab = Tab(browser.new_page(), next(server))
+    page = tab.page
+    for field, name in (("#start", "stem/pad"), ("#end", "block1/conv1")):  # only what lies between is compared
+        page.fill(field, name)
+        page.press(field, "Enter")
+    page.wait_for_selector("#command >> text=block1/conv1")
+    page.click("#compare")
+    page.wait_for_selector("#result .finding >> text=first bad tensor stem/pool")
+    assert tab.text("#result").startswith("wrong.py ")
+    assert tab.texts("stem/pool")[-1] == "✗ 0.35" and "3 tensors" in tab.text("#result")
+    page.click("text=First wrong")
+    page.wait_for_selector("#values canvas.map >> nth=4")
+    errors = page.locator("#node-panel tr", has_text="stem/pool:0: ").all_text_contents()
+    assert [text.partition(": stem")[0] for text in errors] == ["errorwrong.py", "errorort"]
+    scales = [text for text in page.locator("#maps .ends").all_text_contents() if text.startswith("-")]
+    assert len(scales) == 3 and len(set(scales)) == 1, "the reference's and both candidates' maps have one scale"
+    page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
+    assert re.match(r"\[0, 0\] +reference \S+ +wrong.py \S+ +ort \S+ +difference", tab.text("#hover"))
+    page.select_option("#candidate", "candidate:ort")
+    page.wait_for_selector("#result .fine")
+    assert "✗" not in tab.texts("stem/pool")[-1] and "next: " not in tab.text("#result")
+    assert tab.errors == []
+    page.close()
+    next(server, None)
+
+
 @pytest.mark.rare
 def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Path, browser: Any) -> None:
     """What was found is stored; the run of a killed server ends by itself."""

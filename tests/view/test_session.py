@@ -155,9 +155,7 @@ def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     assert session._links({"findings": []}, ())["curve"] == ""
 
 
-def test_compare_is_of_what_is_inside_where_start_and_end_lie_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compare_is_of_what_lies_between_start_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     planted = bodies.planted(4, ("Loop", "If"))
     onnx.save(planted.model, "m.onnx")
@@ -167,14 +165,46 @@ def test_compare_is_of_what_is_inside_where_start_and_end_lie_there(
     with mock.patch.object(opened.runs, "start", return_value=1) as started:
         opened.run(asked | {"end": prefix + planted.node})
         inside = list(started.call_args.args[1])
-        for more in ({"end": "loop4"}, {}, {"end": prefix + planted.node, "recording": "dumps"}):
+        for more, ends in (
+            ({"end": "loop4"}, ["--end=loop4"]),
+            ({}, []),
+            ({"end": prefix + planted.node, "recording": "dumps"}, []),  # which holds nothing of bodies
+        ):
             opened.run(asked | more)
-            assert not any(word.startswith("--at") for word in started.call_args.args[1]), more
-    assert f"--at={prefix}*" in inside
+            words = started.call_args.args[1]
+            assert [word for word in words if word.startswith(("--start", "--end"))] == ends, more
+            assert "--in-place" not in words
+    assert f"--end={prefix}{planted.node}" in inside
     monkeypatch.setattr("subgraph.view.session.first_lines", lambda document: {})
     assert opened._links({"model": {"structure_sha256": "of the body"}}, inside)["prefix"] == prefix
     assert opened._links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
     opened.close()
+
+
+def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_each_is(
+    session: ViewSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
+    candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
+    vars(session)["options"] = replace(session.options, candidates=candidates, beside=("a.py", "b.py"))
+    with mock.patch.object(session.runs, "start", return_value=1) as started:
+
+        def words(**asked: object) -> list[str]:
+            session.run({"kind": "compare", "candidate": "b.py", **asked})
+            return [w for w in started.call_args.args[1] if re.match("--(cand|in-place|start)", w)]
+
+        assert words() == ["--candidate=a.py", "--candidate=b.py", "--in-place"]
+        assert words(candidate="other") == ["--candidate=other", "--in-place"]
+        assert words(candidate="other", start=NAMES[9]) == ["--candidate=other", f"--start={NAMES[9]}"]
+        assert words(kind="bisect") == ["--candidate=b.py"]
+        assert words(kind="values", node=1) == ["--candidate=a.py", "--candidate=b.py"]
+    folder = session._values[1][0]
+    for k, name in enumerate(("a.py", "b.py")):
+        save_values([ValuePair("t1", "", name, np.zeros(3), np.full(3, k))], folder / f"{k}-{name}")
+    assert [pair["source"] for pair in session.tensor({"run": 1, "pair": 1})["pairs"]] == ["a.py", "b.py"]
+    links = session._links({"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ())
+    assert links["stale"] and links["comparisons"][0]["folders"] == []
+    session.close()
 
 
 def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:

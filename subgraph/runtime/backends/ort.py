@@ -219,6 +219,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
+        settings.enable_mem_pattern = False  # made in the first run, in time quadratic in the nodes: 10 s of 80,000
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # each model runs once
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))

@@ -91,8 +91,8 @@ export function regionPanel(region) {
 
 const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
 
-// `looks`: texts of buttons, and what they do.
-export function resultPanel(event, token, show, looks = []) {
+// `looks`: texts of buttons, and what they do. `name`: of the candidate, where there are several.
+export function resultPanel(event, token, show, looks = [], name = "") {
   const { document: d, said, folders, report, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
@@ -100,6 +100,7 @@ export function resultPanel(event, token, show, looks = []) {
     $("result").replaceChildren();
     return;
   }
+  if (name) out.push(el("p", {}, `${name} (choose another candidate above to see its errors)`));
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
   if (said) out.push(el("div", { class: `finding ${d.agree === true ? "fine" : ""}` }, el("strong", {}, `${d.agree === true ? "✓" : d.agree === false ? "✗" : "?"} ${said.headline}`), ...said.after.map(line => el("p", {}, line))));
   if (looks.length) out.push(el("div", { class: "row" }, ...looks.map(([text, onclick]) => el("button", { onclick, type: "button", class: "look" }, text))));

@@ -21,9 +21,9 @@ export function colour(part, ramp = part < 0 ? RAMP.less : RAMP.more) {
 const magnify = [1, 2, 4];
 let zoom = 0; // of the maps, kept from tensor to tensor
 
-// A map: cells painted one by one; hovering tells the place and both values; a click magnifies all maps.
-function map(title, cells, sides, kind) {
-  const { rows, columns, shape } = cells, values = sides[kind], scale = kind === "difference" ? cells.far : cells.scale;
+// A map: cells painted one by one; hovering tells the place and the values of all maps; a click magnifies all.
+function map({ kind, title, values }, cells, layers, scale) {
+  const { rows, columns, shape } = cells;
   const canvas = el("canvas", { width: columns, height: rows, class: "map", "data-kind": kind, role: "img", "aria-label": `${title}, ${shape.join("×")}, darkest ${short(scale)}` });
   const paint = canvas.getContext("2d"), image = paint.createImageData(columns, rows);
   values.forEach((v, k) => {
@@ -38,24 +38,27 @@ function map(title, cells, sides, kind) {
   canvas.onmousemove = e => {
     const [i, j] = place(e), k = i * columns + j, at = [i / rows * shape[0], j / columns * shape[1]].map(Math.floor);
     if (values[k] === undefined) return;
-    const said = Object.entries(sides).map(([side, all]) => `${side} ${isNaN(all[k]) ? "NaN or Inf" : short(all[k])}`);
+    const said = layers.map(({ word, values: all }) => `${word} ${isNaN(all[k]) ? "NaN or Inf" : short(all[k])}`);
     $("hover").textContent = `[${at.join(", ")}]${shape[0] > rows || shape[1] > columns ? " and beside it" : ""}  ${said.join("  ")}`;
   };
   canvas.onclick = () => { zoom = (zoom + 1) % magnify.length; $("maps").dispatchEvent(new Event("magnify")); };
-  const most3 = Number((scale ?? 0).toPrecision(3)), ends = kind === "difference" ? ["equal", "0", most3] : [-most3, "0", most3];
+  const most3 = Number((scale ?? 0).toPrecision(3)), ends = kind === "difference" ? ["equal", most3] : [-most3, "0", most3];
   return el("figure", {}, el("figcaption", {}, title), el("div", { class: "scroll" }, canvas), el("div", { class: `ramp ${kind === "difference" ? "far" : ""}`, "aria-hidden": "true" }), el("div", { class: "ends" }, ...ends.map(text => el("span", {}, text))));
 }
 
-function maps(t, sides) {
-  const cells = t.cells, kinds = { reference: "reference", candidate: "given", difference: "difference" };
-  const arrays = Object.fromEntries(Object.entries(kinds).filter(([, key]) => cells[key]).map(([kind, key]) => [kind, numbers(cells[key])]));
-  const titles = { reference: "reference", candidate: sides[1]?.[0], difference: "difference, on a scale of its own" };
+// `all`: the chosen candidate's tensor, and those of the others; one scale for values, one for differences.
+function maps(all) {
+  const t = all[0], cells = t.cells, several = all.length > 1, most = key => Math.max(...all.map(o => o.cells[key] ?? 0));
+  const given = all.filter(o => o.cells.given);
+  const layers = [{ kind: "reference", word: "reference", title: "reference", values: numbers(cells.reference) },
+    ...given.map(o => ({ kind: "candidate", word: several ? o.source : "candidate", title: o.source, values: numbers(o.cells.given) })),
+    ...given.map(o => ({ kind: "difference", word: "difference", title: several ? `difference of ${o.source}` : "difference, on a scale of its own", values: numbers(o.cells.difference) }))];
   const total = cells.shape.reduce((a, b) => a * b, 1);
-  const drawn = el("div", { id: "maps" }), fill = () => drawn.replaceChildren(...Object.keys(arrays).map(kind => map(titles[kind], cells, arrays, kind)));
+  const drawn = el("div", { id: "maps" }), fill = () => drawn.replaceChildren(...layers.map(layer => map(layer, cells, layers, most(layer.kind === "difference" ? "far" : "scale"))));
   fill();
   drawn.addEventListener("magnify", fill);
   return [
-    el("p", {}, [`${cells.shape.join("×")}${t.planes > 1 ? ` of channel ${t.plane}` : ""}`, arrays.difference ? `${cells.equal.toLocaleString("en")} of ${total.toLocaleString("en")} values equal (green)` : "", cells.rows < cells.shape[0] || cells.columns < cells.shape[1] ? "each cell is the largest of several" : ""].filter(Boolean).join(" · ")),
+    el("p", {}, [`${cells.shape.join("×")}${t.planes > 1 ? ` of channel ${t.plane}` : ""}`, ...all.map(o => o.cells.given ? `${o.cells.equal.toLocaleString("en")} of ${total.toLocaleString("en")} values equal${several ? ` in ${o.source}` : ""} (green)` : ""), cells.rows < cells.shape[0] || cells.columns < cells.shape[1] ? "each cell is the largest of several" : ""].filter(Boolean).join(" · ")),
     drawn, el("p", { id: "hover", class: "note" }, "Hover for index and values; click to magnify."),
   ];
 }
@@ -74,10 +77,13 @@ function channels(t, choose) {
 
 // `ask(pair, plane)` → the server's answer; null planes: the server chooses the one that differs most. `anew`: runs the
 // models, where the values are stored ones. Returns false where there are no values.
+// Of a run, what each candidate gave of the same tensor stands beside it.
 export async function showValues(ask, anew = null, pair = 0, plane = null) {
   const t = await ask(pair, plane);
   if (!t.pairs.length) return false;
-  const sides = [["reference", t.statistics.reference], [t.source, t.statistics.given]].filter(([, s]) => s);
+  const is = t.pairs[pair], others = t.stored ? [] : t.pairs.flatMap((p, k) => (k !== pair && p.tensor === is.tensor && p.sample === is.sample ? [k] : []));
+  const all = [t, ...await Promise.all(others.map(k => ask(k, t.plane)))], several = all.length > 1;
+  const sides = [["reference", t.statistics.reference], ...all.map(o => [o.source, o.statistics.given])].filter(([, s]) => s);
   const rows = [["least", "least"], ["most", "most"], ["mean", "mean"], ["NaN", "nans"], ["Inf", "infs"]].map(([word, key]) =>
     el("tr", {}, el("th", {}, word), ...sides.map(([, s]) => el("td", {}, short(s[key])))));
   rows.push(el("tr", {}, el("th", {}, "zeros"), ...sides.map(([, s]) => el("td", {}, `${(100 * s.zeros).toFixed(1)} %`))));
@@ -88,17 +94,17 @@ export async function showValues(ask, anew = null, pair = 0, plane = null) {
     el("h2", {}, "Values"),
     el("label", {}, "Tensor ", el("select", { id: "pair", onchange: again }, ...choices)),
     el("p", {}, `${t.dtype} ${t.shape.join("×") || "scalar"}`),
-    ...t.notes.map(note => el("p", { class: "note" }, note)),
+    ...all.flatMap(o => o.notes).map(note => el("p", { class: "note" }, note)),
     t.stored ? el("button", { id: "anew", type: "button", onclick: anew, title: "Run the reference and the chosen candidate on the chosen inputs" }, "Run the models instead") : null,
     el("table", {}, el("tr", {}, el("td"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
     t.planes > 1 ? channels(t, k => showValues(ask, anew, pair, k)) : null,
-    ...(t.cells.rows ? maps(t, sides) : []),
+    ...(t.cells.rows ? maps(all) : []),
     ...t.maps.map(text => el("div", { class: "picture printed" }, picture(text))),
-    ...[t.histogram, t.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text))),
-    ...(t.worst.length ? [el("h2", {}, "Worst elements"), el("table", { id: "worst" },
+    ...all.flatMap(o => [several ? el("p", {}, o.source) : null, ...[o.histogram, o.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text)))]),
+    ...(t.worst.length ? [el("h2", {}, `Worst elements${several ? ` of ${t.source}` : ""}`), el("table", { id: "worst" },
       el("tr", {}, ...["at", "reference", t.source, "difference"].map(word => el("th", {}, word))),
       ...t.worst.map(w => el("tr", {}, ...[w.index.join(","), w.reference, w.given, w.error].map(v => el("td", {}, short(v))))))] : []),
-    sides.length > 1 && !t.worst.length ? el("p", {}, "✓ Equal, element by element.") : null,
+    t.statistics.given && !t.worst.length ? el("p", {}, `✓ ${several ? `${t.source}: equal` : "Equal"}, element by element.`) : null,
   ];
   $("values").replaceChildren(...parts.filter(Boolean));
   $("values").scrollIntoView({ block: "nearest" });

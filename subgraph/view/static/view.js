@@ -7,7 +7,7 @@ import { showValues } from "/values.js";
 
 const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
 const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
-let model, dropped = [], failing = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
+let model, dropped = [], failing = [], running = 0, lastRun = null, results = [], hitAt = -1, order = 0, lastEnds = "\n";
 const byLabel = new Map();
 
 const GONE = { error: { what: "subcut does not answer", hint: "is it still running in its terminal?" } };
@@ -104,8 +104,7 @@ async function select(node, way = node === drawing.marks.selected ? "replaceStat
   drawing.redraw();
   const details = await post("/api/node", { index: node });
   if (drawing.marks.selected !== node) return;
-  const { values, failed } = drawing.marks;
-  const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
+  const errors = results.flatMap(({ values, failed, name }) => model.makes[node].filter(t => values.has(t)).map(t => [results.length > 1 ? `${name}: ${t}` : t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]));
   const name = model.labels[node];
   if (way) history[way](null, "", `#${token}&node=${encodeURIComponent(name)}`);
   const box = drawing.byKey.get(`#${node}`);
@@ -251,6 +250,8 @@ function tested(fed = false) {
   return { seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), inputs, [way || "candidate"]: fed ? "" : name };
 }
 
+const chosen = () => $("candidate").value.replace(/^.*?:/, "");
+
 let asker = null; // what had the focus when a run was asked for: its button may be disabled while it runs
 
 // `kind`: as the server has them, and dump, which is a cut with all tensors.
@@ -274,7 +275,7 @@ function busy(number) {
 function begin(event) {
   lastRun = event;
   if (event.kind === "values") { told("failed", null); busy(event.run); return; }
-  failing = [];
+  failing = results = [];
   Object.assign(drawing.marks, { values: new Map(), failed: new Set(), known: new Map() });
   $("steps").replaceChildren(el("li", {}, el("code", {}, event.command)));
   $("result").replaceChildren();
@@ -320,7 +321,7 @@ function refocus() {
 }
 
 function end(event) {
-  const d = event.document, { marks } = drawing;
+  const d = event.document;
   busy(0);
   if (event.stale) {
     changed();
@@ -329,29 +330,48 @@ function end(event) {
   }
   if (lastRun?.kind === "values") {
     if (d.error) resultPanel(event, token, reveal);
-    else showValues((pair, plane) => post("/api/tensor", { run: event.run, pair, plane })).catch(e => told("failed", e));
+    else showRun(event.run).catch(e => told("failed", e));
     return;
   }
-  const before = event.prefix ?? "";
+  results = (event.comparisons ?? [event]).map((one, k) => errorsOf({ ...event, document: d.comparisons?.[k] ?? d, ...one }));
+  show();
+  if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
+  else $("bisect").textContent = "Bisect";
+  $("result").scrollIntoView({ block: "nearest" });
+  refocus();
+}
+
+async function showRun(run) {
+  const ask = (pair, plane) => post("/api/tensor", { run, pair, plane }), pairs = model.beside.length > 1 ? (await ask(0, null)).pairs : [];
+  return showValues(ask, null, Math.max(0, pairs.findIndex(p => p.source === chosen())));
+}
+
+// With the error of each tensor, and those that disagree.
+function errorsOf(event) {
+  const d = event.document, values = new Map(), failed = new Set(), before = event.prefix ?? "";
   for (const row of [...(d.profile || []), ...(d.rows || [])]) {
     for (const place of [row.status ? row : null, row.in_place, ...(row.runs || []).map(r => r?.in_place)]) {
       if (!place) continue;
       const error = place.signature === "nan" ? "nan" : place.error ?? place.errors?.max_rel;
-      if (error !== undefined && error !== null) marks.values.set(before + row.tensor, isNaN(error) ? String(error) : Number(error));
-      if (place.status === "fail") marks.failed.add(before + row.tensor);
+      if (error !== undefined && error !== null) values.set(before + row.tensor, isNaN(error) ? String(error) : Number(error));
+      if (place.status === "fail") failed.add(before + row.tensor);
     }
   }
+  return { ...event, values, failed, name: d.candidate?.name };
+}
+
+// The last result; of several candidates that of the chosen one.
+function show() {
+  const event = results[Math.max(0, results.length > 1 ? model.beside.indexOf(chosen()) : 0)], d = event.document, { marks } = drawing;
+  Object.assign(marks, { values: event.values, failed: event.failed });
   const found = (d.findings || []).flatMap((f, k) => [...(event.inside?.[k] || []).flat().reverse(), ...(f.indices || [])].map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
   found.push(...(event.kept || []).map(n => [n, "kept"]));
   if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
   else if (!tall && marks.values.size) layout([...open], cursor);
-  if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
-  else $("bisect").textContent = "Bisect";
   legend(marks);
-  resultPanel(event, token, nodes => reveal(nodes), lastRun?.kind === "compare" ? tensorsToSee() : []);
-  $("result").scrollIntoView({ block: "nearest" });
-  refocus();
+  resultPanel(event, token, nodes => reveal(nodes), lastRun?.kind === "compare" ? tensorsToSee() : [], results.length > 1 ? event.name : "");
   drawing.redraw();
+  if (marks.selected >= 0) select(marks.selected, "").catch(e => told("failed", e)); // its errors
 }
 
 function listen() {
@@ -535,6 +555,7 @@ function buttons() {
   $("clear").onclick = () => { $("start").value = $("end").value = ""; region(); };
   $("undo").onclick = undo;
   $("copy").onclick = async () => { await navigator.clipboard.writeText($("command").textContent); $("copy").textContent = "Copied"; setTimeout(() => { $("copy").textContent = "Copy"; }, 1500); };
+  $("candidate").onchange = () => { if (results.length > 1) show(); };
   $("files").onchange = e => { take([...e.target.files]); e.target.value = ""; };
   addEventListener("dragover", e => { e.preventDefault(); $("drop").classList.add("over"); });
   addEventListener("dragleave", () => $("drop").classList.remove("over"));
