@@ -180,11 +180,11 @@ class LintNode:
 
     def input(self, k: int) -> str:
         """Name of the k-th input, counted from 0; empty if there is none."""
-        return str(self.proto.input[k]) if k < len(self.proto.input) else ""
+        return str(names[k]) if k < len(names := self.proto.input) else ""
 
     def output(self, k: int) -> str:
         """Name of the k-th output, counted from 0; empty if there is none."""
-        return str(self.proto.output[k]) if k < len(self.proto.output) else ""
+        return str(names[k]) if k < len(names := self.proto.output) else ""
 
     def constant(self, k: int) -> Array | None:
         """Value of the k-th input if it is a constant of at most `MAX_CONSTANT` elements."""
