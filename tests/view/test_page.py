@@ -32,6 +32,7 @@ from tests.helpers.run_command import in_process, start
 pytestmark = pytest.mark.slow
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser's driver is missing: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -78,20 +79,36 @@ class Tab:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def driver() -> Iterator[Any]:
+    with sync_api.sync_playwright() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory, driver: Any) -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium: apt-get install chromium")
-    with sync_api.sync_playwright() as driver:
-        profile = tmp_path_factory.mktemp("profile")
-        context = driver.chromium.launch_persistent_context(
-            profile,
-            executable_path=CHROMIUM,
-            args=FLAGS,
-            accept_downloads=True,
-            viewport={"width": 1280, "height": 860},
-        )
-        yield context
-        context.close()
+    profile = tmp_path_factory.mktemp("profile")
+    context = driver.chromium.launch_persistent_context(
+        profile,
+        executable_path=CHROMIUM,
+        args=FLAGS,
+        accept_downloads=True,
+        viewport={"width": 1280, "height": 860},
+    )
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def firefox(driver: Any) -> Iterator[Any]:
+    """A page in the dark of the Firefox that is installed, by WebDriver BiDi."""
+    if FIREFOX is None:
+        pytest.skip("no Firefox: apt-get install firefox-esr")
+    prefs = {"layout.css.prefers-color-scheme.content-override": 0}
+    firefox = driver.firefox.launch(executable_path=FIREFOX, channel="moz-firefox", firefox_user_prefs=prefs)
+    yield firefox.new_context(viewport={"width": 1280, "height": 860}).new_page()
+    firefox.close()
 
 
 def served(folder: Path, *words: str) -> Iterator[str]:
@@ -154,6 +171,37 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
         page.click("#result a")
     waiting.value.save_as(tmp_path / "cut.zip")
     assert "stem_pad__stem_pool/model.onnx" in zipfile.ZipFile(tmp_path / "cut.zip").namelist()
+
+
+def test_the_same_walk_in_firefox(firefox: Any, url: str) -> None:
+    """Start, end, cut, dump, compare, the worst values, Back, arrow keys, a finding."""
+    tab = Tab(firefox, url)
+    page = tab.page
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+    for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
+        tab.box(label)
+        page.wait_for_function("name => document.querySelector('#node-panel h2')?.textContent === name", arg=label)
+        page.click(button)
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    for button in ("#cut", "#dump"):
+        page.click(button)
+        page.wait_for_selector("#steps code >> text=" + ("--dump" if button == "#dump" else "cut"))
+        page.wait_for_selector("#result .fine")
+    page.click("#clear")
+    page.click("#compare")
+    page.click("text=Worst: block1/conv2:0 0.44")
+    page.wait_for_selector("#values canvas.map >> nth=2")
+    page.hover("canvas[data-kind=candidate]", position={"x": 2, "y": 2})
+    assert re.match(r"\[0, 0\] +reference \S+ +candidate \S+ +difference", tab.text("#hover"))
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('#node-panel h2').textContent === 'stem/pool'")
+    page.focus("#stage")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => document.querySelector('#said').textContent")
+    page.click("#bisect")
+    page.wait_for_selector("#result .finding >> text=Show in the network")
+    assert "found" in tab.box("stem/pool").get_attribute("class")
+    assert tab.errors == []
 
 
 @pytest.mark.rare

@@ -439,7 +439,7 @@ function mouse() {
   const stage = $("stage"), held = new Map();
   let moved = 0, spread = 0;
   const place = e => { const r = stage.getBoundingClientRect(); return [e.clientX - r.left, e.clientY - r.top]; };
-  stage.addEventListener("pointerdown", e => { if (e.target === $("minimap") || $("kinds").contains(e.target)) return; held.set(e.pointerId, [e.clientX, e.clientY]); moved = 0; stage.setPointerCapture(e.pointerId); });
+  stage.addEventListener("pointerdown", e => { if (e.target === $("minimap")) return; held.set(e.pointerId, [e.clientX, e.clientY]); moved = 0; stage.setPointerCapture(e.pointerId); });
   stage.addEventListener("pointermove", e => {
     const before = held.get(e.pointerId);
     if (!before) return;
