@@ -141,7 +141,7 @@ def _shortest(most: int, accepts: Callable[[int], bool]) -> int:
 
 
 def onnxconverter_common(asked: Question) -> str:
-    """`auto_convert_mixed_precision`; it validates on one sample."""
+    """`auto_convert_mixed_precision`; it validates on one sample. Some operators, as Max, it never converts."""
     from onnxconverter_common import auto_mixed_precision  # type: ignore[import-not-found]
 
     model = onnx.load(asked.model)
@@ -163,7 +163,9 @@ def onnxconverter_common(asked: Question) -> str:
     auto_mixed_precision.float16.convert_float_to_float16 = noted
     feed = dict(asked.samples[0])
     best = auto_mixed_precision.auto_convert_mixed_precision(model, feed, holds, keep_io_types=True)
-    return asked.to_json(best.SerializeToString(), len(tried[-1]), len(model.graph.node))
+    blocked = auto_mixed_precision.float16.DEFAULT_OP_BLOCK_LIST
+    never = {node.name for node in model.graph.node if node.op_type in blocked}
+    return asked.to_json(best.SerializeToString(), len({*tried[-1]} | never), len(model.graph.node))
 
 
 def modelopt(asked: Question) -> str:

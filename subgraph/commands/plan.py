@@ -94,7 +94,7 @@ def plan(
         raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
     with _opened(asked, options_of, to) as (trials, twin), ExitStack() as stack:
         if limit is not None:
-            trials.workers.deadline = began + limit
+            trials.workers.deadline = max(began + limit, time.monotonic() + limit / 2)  # to match models takes long
         parallel = asked.jobs(jobs, trials.candidate)
         higher = _gears_of(trials, twin, between)
         planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
