@@ -1,4 +1,4 @@
-"""What `subcut plan` keeps in float on trained models, beside what three other tools keep for the same limit.
+"""What `subcut plan` keeps in float on trained models, beside what four other tools keep for the same limit.
 
     python -m benchmarks.plans [--only NAME…] [--cells PRECISION/TOOL…] [--seconds 60]
 
