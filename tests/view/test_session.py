@@ -21,7 +21,9 @@ from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
 from subgraph.commands.view import RunOptions, _known, _model_of, view_options
 from subgraph.errors import InputError, UnknownName, UsageError
+from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import load
+from subgraph.graph.region import between
 from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection import describe
 from subgraph.search import QueryKind
@@ -208,11 +210,13 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
 
 
 def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
-    text = "g (float[1] x) => (float[1] y) { c = Constant <value_float: float = 2.0> () d = Mul(x, c) y = Neg(d) }"
+    constant = "c = Constant <value = float[3] {2, 3, 4}> ()"
+    text = f"g (float[3] x) => (float[3] y) {{ {constant} d = Mul(x, c) y = Neg(d) }}"
     onnx.save(text_models.model(text), tmp_path / "m.onnx")
     opened = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out"))
     region = opened.region("#1", "#1")
-    assert (region["nodes"], region["inside"]) == ([1], [0])
+    assert (region["nodes"], region["inside"], region["parameters"]) == ([1], [0], 3)
+    assert cut_region(opened.graph, between(opened.graph, ["#1"], ["#1"])).parameters == 3
     opened.close()
 
 
