@@ -34,7 +34,7 @@ def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
     """The entries with what their tests say of this release."""
     tests = sorted({test for entry in entries for test in entry.tests})
     with tempfile.TemporaryDirectory() as folder, open_sweep([candidate], Path(folder), only=tests or None) as sweep:
-        version = sweep.candidates[0].about.version
+        version = known.release(sweep.candidates[0].about.version)
         outcomes = {row.test.name: row.results[0].outcome for row in sweep.rows()}
         for entry, example in examples(entries, sweep.scratch):
             outcomes[entry.path] = sweep.result(sweep.candidates[0], example).outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -146,14 +147,17 @@ def _page(entry: Entry) -> str:
 
 def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Result:
     """Run the tests and cases of entries of the candidate's runtime on it."""
+    from subgraph.runtime.candidate import TIMEOUT
     from subgraph.sweep import known_case
-    from subgraph.sweep.sweep import open_sweep
+    from subgraph.sweep.sweep import RUN_TIMEOUT, open_sweep
 
     runtime = entries_of.runtime_of(candidate.backend, candidate.device)
     own = [e for e in chosen if e.runtime == runtime]
     if not own:
         raise UsageError(f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime")
     tests = sorted({test for entry in own for test in entry.tests})
+    if candidate.timeout == TIMEOUT:  # the models are tiny
+        candidate = replace(candidate, timeout=RUN_TIMEOUT)
     with open_sweep([candidate], asked.output, only=tests or None, stored=asked.stored) as sweep:
         version = sweep.candidates[0].about.version
         ended = {row.test.name: row.results[0].outcome for row in sweep.rows()}

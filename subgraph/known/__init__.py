@@ -190,6 +190,15 @@ def numbers(version: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", version)]
 
 
+def release(version: str) -> str:
+    """The release in what a runtime says of itself.
+
+    >>> release("1.30.0 in Chromium 156.0")
+    '1.30.0'
+    """
+    return version.partition(" ")[0]
+
+
 def runtime_of(backend: str, device: str = "") -> str:
     """The folder of a candidate's entries: the name of its device, of its backend, or of that one's Python file."""
     return device or Path(backend).stem

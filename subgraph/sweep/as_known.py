@@ -16,7 +16,7 @@ from subgraph.errors import OutputError
 from subgraph.graph.graph import load
 from subgraph.inspection.lint import LintContext
 from subgraph.inspection.lint.known import facts
-from subgraph.known import FACT_KINDS, Entry, render
+from subgraph.known import FACT_KINDS, Entry, release, render
 from subgraph.results.sweep import SweepOutcome
 from subgraph.storage import folders
 from subgraph.sweep.conditions import Conditions, Facts, open_conditions
@@ -56,7 +56,7 @@ def entries(sweep: Sweep, rows: Sequence[SweepRow], column: int, date: str) -> t
         for when, tests in groups:
             results = {t: wrong[t] for t in tests}
             fed = _fed([known[t] for t in tests]) if any(_is_of_building(r) for r in results.values()) else {}
-            found.append(_entry(operator, when, fed, results, runtime.about.version, date))
+            found.append(_entry(operator, when, fed, results, release(runtime.about.version), date))
     return found, unlike
 
 

@@ -23,7 +23,7 @@ from subgraph.errors import Inconclusive, InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.inspection.lint import LintContext
 from subgraph.inspection.lint.known import facts
-from subgraph.known import Entry, KnownCase
+from subgraph.known import Entry, KnownCase, release
 from subgraph.results.bisect import BisectDocument, FindingDocument
 from subgraph.results.blame import BlameDocument
 from subgraph.results.sweep import SweepOutcome
@@ -110,14 +110,14 @@ def entry_of(
         Inconclusive: no case shows what is wrong.
     """
     runtime = sweep.candidates[0]
-    shown = Entry("", "", [runtime.about.version], date, name=name, runtime="case")
+    shown = Entry("", "", [release(runtime.about.version)], date, name=name, runtime="case")
     known, example, result = _shown(sweep, case, finding, shown)
     node = _last(example)
     own = facts(node)
     with open_conditions(sweep, 0) as conditions:
         tested = TriedNode(own, conditions.told(example, [*node.scope.nodes].index(node), own))
     when = {**_condition(tested), **_makers(node)}
-    wrong, right = [runtime.about.version], list[str]()
+    wrong, right = [release(runtime.about.version)], list[str]()
     says, cure = described(when, result.verdict), ""
     if blame:
         tried = blame.versions

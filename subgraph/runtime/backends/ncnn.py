@@ -45,7 +45,7 @@ def version() -> str:
     """ncnn's and pnnx's."""
     _ncnn()
     _pnnx()
-    return f"{package_version('ncnn')}, pnnx {package_version('pnnx')}"
+    return f"{package_version('ncnn')} by pnnx {package_version('pnnx')}"
 
 
 def warm() -> None:
