@@ -280,7 +280,12 @@ class ScoreOptions:
         None
     )
     at_least: Annotated[Text, option("--at-least", "X", "The least score that is accepted.")] = None
-    labels: Annotated[Text, option("--labels", "FILE", "What is true of each sample: .npy, or .csv of LABEL.")] = None
+    labels: Annotated[
+        Text,
+        option(
+            "--labels", "FILE", "What is true of each sample: .npy, .csv of LABEL, or a folder with a folder per class."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

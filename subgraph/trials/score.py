@@ -291,11 +291,13 @@ def _truth(wanted: Wanted, trials: ReferenceModel, outputs: Feeds, is_own: bool)
 
 
 def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
-    """What is true of each sample: rows of an .npy, or lines of a .csv, `LABEL` or `SAMPLE,LABEL`.
+    """What is true of each sample: rows of an .npy, lines of a .csv, `LABEL` or `SAMPLE,LABEL`, or a folder per class.
 
     Raises:
         InputError: it cannot be read, or has not as many as there are samples.
     """
+    if file.is_dir():
+        return _from_folders(file, names)
     if not file.is_file():
         raise InputError(f"--labels {clean(str(file))}: no such file", "an .npy with a row per sample, or a .csv")
     found = list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
@@ -306,6 +308,25 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
             "one for each sample, in their order",
         )
     return [np.asarray(label) for label in found]
+
+
+def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
+    """The class of each sample: the folder that has a file of its name.
+
+    Classes count from 0 in the order of their names, as torchvision's ImageFolder counts them; numbers stand for
+    themselves.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    numbered = all(path.name.isdecimal() for path in classes)
+    own: dict[str, set[int]] = {}
+    for k, path in enumerate(classes):
+        for name in (name for file in path.iterdir() for name in (file.name, file.stem)):
+            own.setdefault(name, set()).add(int(path.name) if numbered else k)
+    if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
+        has = "several folders in it have" if unclear in own else "no folder in it has"
+        what = f"--labels {clean(folder.name)}: {has} a file '{clean(unclear)}'"
+        raise InputError(what, "a folder per class, with files that are named as the samples")
+    return [np.asarray(min(own[name])) for name in names]
 
 
 def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:

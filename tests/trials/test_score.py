@@ -65,6 +65,18 @@ def test_labels(tmp_path: Path) -> None:
         read_labels(tmp_path / "bad.csv", ["s", "t"])
     with pytest.raises(InputError, match="no such file"):
         read_labels(tmp_path / "none.npy", ["s"])
+    for names in (("ant", "bee"), ("7", "9")):
+        folder = tmp_path / names[0]
+        for name, sample in zip(names, ("s.png", "t.png"), strict=True):
+            (folder / name).mkdir(parents=True)
+            (folder / name / sample).touch()
+    assert [int(label) for label in read_labels(tmp_path / "ant", ["t", "s.png"])] == [1, 0]
+    assert [int(label) for label in read_labels(tmp_path / "7", ["t", "s"])] == [9, 7]
+    with pytest.raises(InputError, match="no folder in it has a file 'u'"):
+        read_labels(tmp_path / "ant", ["s", "u"])
+    (tmp_path / "ant" / "bee" / "s.png").touch()
+    with pytest.raises(InputError, match="several folders in it have a file 's'"):
+        read_labels(tmp_path / "ant", ["s", "t"])
 
 
 def score(name: str, outputs: list[Any], true: list[Any]) -> float:
