@@ -671,7 +671,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ backends and doctor
 
-OURS = "cmd litert mnn onnx-reference opencv openvino ort torch tract web".split() + devices.names()
+OURS = "cmd litert mnn ncnn onnx-reference opencv openvino ort torch tract web".split() + devices.names()
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
@@ -717,6 +717,7 @@ def test_doctor(here: Path) -> None:
     usable = dict.fromkeys(OURS, True) | {
         "torch": find_spec("torch") is not None,
         "litert": find_spec("ai_edge_litert") is not None,
+        "ncnn": find_spec("ncnn") is not None,
         "npu": True,
         "gone": False,
         "soft": True,
