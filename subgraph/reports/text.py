@@ -198,5 +198,15 @@ def _totals(document: Document, shown: View) -> list[str]:
         inner = count(seen["inner"], "intermediate tensor")
         lines.append(f"compared: {count(seen['outputs'], 'output')}, {inner}{unseen}")
     elif whole == "fail":
-        lines.append("each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion")
+        lines.append(_whole_alone(document, shown))
     return lines
+
+
+def _whole_alone(document: Document, shown: View) -> str:
+    """A sentence on a model that is wrong where no tensor is."""
+    if others := (document.get("looked_at") or {}).get("others"):
+        left = f"{count(others, 'other tensor')} {'was' if others == 1 else 'were'} not compared"
+        return f"the whole model is wrong, what was asked about is not: {left}"
+    if all(line.cells[-1].status == "agree" for line in shown.lines):
+        return "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion"
+    return "no tensor is wrong, yet the whole model is: some could not be judged"

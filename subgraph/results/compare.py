@@ -57,10 +57,15 @@ class RowDocument:
 
 @dataclass(frozen=True)
 class ComparedTensors:
-    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in place or alone."""
+    """What a comparison rests on: numbers of the model's outputs and of intermediate tensors, in place or alone.
+
+    Attributes:
+        others: tensors that carry values and were not asked about.
+    """
 
     outputs: int
     inner: int
+    others: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

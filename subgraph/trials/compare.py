@@ -499,7 +499,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         samples=trials.values.labels,
         whole=ranked(comparison.whole, comparison.ranking),
         in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
-        looked_at=comparison.looked_at,
+        looked_at=replace(comparison.looked_at, others=len(trials.tensors()) - len(comparison.rows)),
         forms=comparison.forms.document(),
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,

@@ -154,6 +154,9 @@ def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
         "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion"
     )
     assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
+    one = compare("-c", "shy.py", "--at", "a", cwd=here).out.splitlines()[-1]
+    says = "the whole model is wrong, what was asked about is not: "
+    assert re.fullmatch(rf"{says}(1 other tensor was|\d+ other tensors were) not compared", one)
 
 
 @pytest.mark.slow
