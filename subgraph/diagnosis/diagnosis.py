@@ -283,6 +283,8 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     elif other.verdict.status is Status.FAIL:
         fact = Fact.WRONG_FINER if other.finer else None
         yield Evidence("exact", f"wrong with {words} as well: {other.verdict.why}", fact)
+    elif other.verdict.signature is Signature.REFUSED:
+        yield Evidence("exact", f"refused with {words} as well")
     else:
         yield Evidence("exact", f"not known with {words}: {other.verdict.why}")
 
@@ -331,7 +333,8 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
         if other.verdict.status is Status.AGREE:
             yield Evidence("switch", f"right with {words}", Fact.SWITCH)
             return
-        known = "wrong" if other.verdict.status is Status.FAIL else "not known"
+        refused = "refused" if other.verdict.signature is Signature.REFUSED else "not known"
+        known = "wrong" if other.verdict.status is Status.FAIL else refused
         rest.append(f"not known with {words}: {other.error}" if other.error else f"{known} with {words} as well")
     if rest:
         yield Evidence("switch", "; ".join(rest))

@@ -430,3 +430,22 @@ def test_compare_says_it(here: Path) -> None:
     assert run("compare", here, "--json", mistake="offset", tensor="y").document["first_bad"]["looks_like"] == [
         "values 128 too low"
     ]
+
+
+def test_what_is_refused_with_a_switch_off_as_well_is_told_so(tmp_path: Path) -> None:
+    """It was "not known"."""
+    (tmp_path / "picky.py").write_text(
+        "import onnx, onnxruntime\n"
+        "def exact(options): return {'precision': 'f32'} if not options else None\n"
+        "def switches(options): return {} if options else {'threads': {'threads': '1'}}\n"
+        "def load(model, options):\n"
+        "    if any(node.op_type == 'Tanh' for node in onnx.load(model).graph.node): raise ValueError('no Tanh')\n"
+        "    session = onnxruntime.InferenceSession(str(model))\n"
+        "    names = [o.name for o in session.get_outputs()]\n"
+        "    return lambda feeds: dict(zip(names, session.run(names, feeds)))\n"
+    )
+    text = "g (float[4] x) => (float[4] y) { [first] a = Neg(x) [turn] b = Tanh(a) [last] y = Exp(b) }"
+    (tmp_path / "m.onnx").write_bytes(text_models.model(text).SerializeToString())
+    found = evidence(subcut("bisect", "m.onnx", "-c", "picky.py", "--json", cwd=tmp_path))
+    assert found["exact"] == "refused with precision=f32 as well"
+    assert found["switch"] == "refused with threads off (threads=1) as well"

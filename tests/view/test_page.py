@@ -236,6 +236,7 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     page.reload()
     page.wait_for_selector("#values canvas.map >> nth=2")
     tab.box("stem/conv").click()
+    page.wait_for_selector("#node-panel h2 >> text=stem/conv")
     page.focus("#stage")
     page.keyboard.press("v")
     page.wait_for_function("() => document.querySelector('#values').textContent.includes('Equal, element by element')")
