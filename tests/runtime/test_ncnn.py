@@ -77,6 +77,10 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
     ("text", "says"),
     [
         (PAD, "ignore Pad"),
+        (
+            "g (float[1,3] x, float[1,3] w) => (float[1,3] y, float[1,3] z) { y = Relu(x) z = Identity(w) }",
+            "it made 2 inputs and 1 outputs of 2 and 2",
+        ),
         ("g (float[n,3] x) => (float[n,3] y) { y = Relu(x) }", "size of each input"),
         ("g (float[2] x) => (int64[] y) { y = ArgMax <keepdims=0> (x) }", "gives no int64"),
         ("g (float[2] x) => (float[2] y) { y = own.domain.None(x) }", "does not convert"),

@@ -33,8 +33,10 @@ HINT = "-c ncnn:package=ncnn brings both, apart from all else; or pip install --
 SECONDS = 600  # that pnnx may take
 NO_BATCH = 233  # ncnn's word for a tensor without a batch axis
 INTEGERS = 2**31
+WARNING = "[W:onnxruntime"  # in lines of what pnnx prints
 # pnnx's script that runs what it has written, and what it and ncnn say of what they do not know.
 AXIS = re.compile(r'input\("in(\d+)", ncnn\.Mat\((?:.*?batch_index=|in\d+\.squeeze\()(\d+)')
+IN, OUT = re.compile(r'\.input\("in(\d+)"'), re.compile(r'\.extract\("out(\d+)"')
 OUT_AXIS = re.compile(r"\bout(\d+)\.numpy\(batch_index=(\d+)")
 LOST = re.compile(
     r"^(?:ignore \S+ \S+ param .*|layer \S+ not exists.*|Unsupported .*|\S* ?not supported.*)", re.MULTILINE
@@ -143,6 +145,8 @@ class _Net:
             Refused: ncnn does not take it.
         """
         script = (folder / "m_ncnn.py").read_text()
+        counts = len(set(IN.findall(script))), len(set(OUT.findall(script)))
+        _foreign.require_ports("ncnn", counts, self._inputs, self._outputs)
         found = [{int(k): int(axis) for k, axis in pattern.findall(script)} for pattern in (AXIS, OUT_AXIS)]
         self._axes = (found[0], found[1])
         files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
@@ -212,7 +216,8 @@ def _converted(model: Path, folder: Path, half: bool) -> str:
         raise Refused(f"pnnx took more than {SECONDS} s for the model") from e
     said = done.stdout + done.stderr
     if done.returncode or not (folder / "m.ncnn.param").is_file() or not (folder / "m_ncnn.py").is_file():
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), f"code {done.returncode}")
+        lines = [line for line in said.splitlines() if line.strip() and WARNING not in line]
+        last = lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
         raise Refused(f"pnnx does not convert the model: {clean(last)[:400]}")
     return said
 
