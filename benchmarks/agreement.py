@@ -139,12 +139,12 @@ def answered(model: Trained, candidate: str, folder: Path, reference: Reference)
             Workers(runner) as workers,
             open_trials(load_graph(model.path), setup, reference, workers) as trials,
         ):
-            whole = trials.whole()
+            whole = trials.model.whole()
             result = trials.run(whole)
-            verdict = trials.verdict_of(whole, result)
-            claim, quantizes = trials.precision, is_quantized(trials.graph.ops)
+            verdict = trials.judge.verdict(whole, result)
+            claim, quantizes = trials.judge.precision, is_quantized(trials.model.graph.ops)
             made = {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
-            known = {n: read(trials.values.records[0][n]) for n in whole.outputs}
+            known = {n: read(trials.model.values.records[0][n]) for n in whole.outputs}
     except SubcutError as e:
         return replace(blank, why=f"{type(e).__name__}: {e.what}"[:200])
     label = next((j.label for j in verdict.outputs if j.label not in ("", "agrees")), "")

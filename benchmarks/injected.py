@@ -41,8 +41,8 @@ class Site:
 
 def measure_injected(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
     """All errors, at up to two sites of each window."""
-    trials.values.need(trials.tensors())
-    sites = [site for region in windows(trials.graph, SIZES, task.max_windows) for site in _sites(trials, region)]
+    trials.model.values.need(trials.model.tensors())
+    sites = [site for region in windows(trials.model.graph, SIZES, task.max_windows) for site in _sites(trials, region)]
     with candidates(trials, task, folder) as (candidate_trials,):
         for site in sites:
             _inject(candidate_trials, task, site, task_result, folder)
@@ -50,12 +50,12 @@ def measure_injected(trials: Trials, task: Task, task_result: TaskResult, folder
 
 def _sites(trials: Trials, region: Region) -> list[Site]:
     """Up to two different float tensors that do not leave the window."""
-    made = [n for i in region.nodes for n in trials.graph.makes[i] if n not in region.outputs]
-    records = trials.values.records[0]
+    made = [n for i in region.nodes for n in trials.model.graph.makes[i] if n not in region.outputs]
+    records = trials.model.values.records[0]
     inner = [n for n in made if n in records and records[n].dtype == "float32"]
     if not inner:
         return []
-    rng, third = rng_of(trials.graph.path.stem, region.nodes), math.ceil(len(inner) / 3)
+    rng, third = rng_of(trials.model.graph.path.stem, region.nodes), math.ceil(len(inner) / 3)
     early, late = (str(rng.choice(names)) for names in (inner[:third], inner[-third:]))
     return [Site(region, "early", early)] + ([Site(region, "late", late)] if late != early else [])
 
@@ -93,8 +93,8 @@ def _runner(trials: Trials, site: Site, folder: Path) -> Callable[[Array], RunRe
         # the file stays until the task ends: stored results know an error by its file's name
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npy", delete=False) as file:
             np.save(file, error.astype(np.float32))
-        options = {**trials.candidate.options, "at": site.at, "error": file.name}
-        return replace(trials, candidate=replace(trials.candidate, options=options)).run(site.region)
+        options = {**trials.runtime.candidate.options, "at": site.at, "error": file.name}
+        return trials.with_candidate(replace(trials.runtime.candidate, options=options)).run(site.region)
 
     return run
 

@@ -24,8 +24,8 @@ COMPARED = (OURS, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999")
 
 def measure_faults(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
     """Faults at the outputs of the whole model and of a few windows, put into what healthy candidates give."""
-    selected = [*windows(trials.graph, SIZES, task.max_windows), trials.whole()]
-    trials.values.need([n for r in selected for n in (*r.inputs, *r.shapes, *r.outputs)])
+    selected = [*windows(trials.model.graph, SIZES, task.max_windows), trials.model.whole()]
+    trials.model.values.need([n for r in selected for n in (*r.inputs, *r.shapes, *r.outputs)])
     with candidates(trials, task, folder) as all_trials:
         for k, region in enumerate(selected):
             healthy = all_trials[-1].run(region)
@@ -42,7 +42,7 @@ def _put_in(
     floats = [n for n in region.outputs if n in healthy.tensors[0] and healthy.tensors[0][n].dtype == "float32"]
     rng = rng_of(task.network, region.nodes, task.candidate)
     for name in floats[:OUTPUTS] if whole else floats[:1]:
-        values, reference = read(healthy.tensors[0][name]), read(trials.values.records[0][name])
+        values, reference = read(healthy.tensors[0][name]), read(trials.model.values.records[0][name])
         if values.shape != reference.shape or not np.isfinite(values).all() or not np.isfinite(reference).all():
             continue
         for kind, size, altered in faults(values, rng):
@@ -50,7 +50,7 @@ def _put_in(
             if np.array_equal(values, altered):
                 task_result.masked += 1
                 continue
-            record = save(name, altered, "tensor(float)", into := trials.new_folder(), "o").within(str(into))
+            record = save(name, altered, "tensor(float)", into := trials.model.new_folder(), "o").within(str(into))
             wrong = replace(healthy, tensors=({**healthy.tensors[0], name: record},))
             error = {"at": f"{name}, {at}", "error_size": size, "error_shape": kind, "place": "output" if whole else ""}
             row = judge_window(trials, task, region, wrong, whole, COMPARED, arrives=arrives, **error)

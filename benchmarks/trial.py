@@ -105,8 +105,8 @@ def opened(path: Path, spec: str, folder: Path) -> Iterator[Trials]:
         Workers(doubted) as workers,
         open_trials(graph.load(path), setup, reference, workers) as asked,
     ):
-        asked.values.need([*asked.graph.inputs, *asked.graph.maker])
-        asked.verdict(region.of_nodes(asked.graph, [len(asked.graph.nodes) - 1]), repetition=-1)  # warms up
+        asked.model.values.need([*asked.model.graph.inputs, *asked.model.graph.maker])
+        asked.verdict(region.of_nodes(asked.model.graph, [len(asked.model.graph.nodes) - 1]), repetition=-1)  # warms up
         yield asked
 
 
@@ -115,7 +115,7 @@ def overhead(elements: int, folder: Path) -> float:
     with opened(chain(folder / "chain.onnx", elements, CHAIN), "ort:threads=1", folder) as asked:
         found = []
         for i in range(CHAIN):
-            one = region.of_nodes(asked.graph, [i])
+            one = region.of_nodes(asked.model.graph, [i])
             begin = time.perf_counter()
             verdict = asked.verdict(one)
             found.append(time.perf_counter() - begin - verdict.build - verdict.run)
@@ -130,12 +130,16 @@ def moving(taken: int, given: int, runs: int, folder: Path, whole: bool = False)
     found, plain = [], []
     values = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
     with opened(wide(folder / "wide.onnx", taken, given), "ort:threads=1", folder) as asked:
-        piece = asked.whole() if whole else region.of_nodes(asked.graph, range(len(asked.graph.nodes) - 1))
+        piece = (
+            asked.model.whole()
+            if whole
+            else region.of_nodes(asked.model.graph, range(len(asked.model.graph.nodes) - 1))
+        )
         for k in range(runs):
             begin = time.perf_counter()
             result = asked.run(piece, repetition=k)
             found.append(time.perf_counter() - begin - result.build - result.run)
-            assert asked.verdict_of(piece, result).status == "agree" and not result.stored, result
+            assert asked.judge.verdict(piece, result).status == "agree" and not result.stored, result
             begin = time.perf_counter()
             np.save(folder / "plain.npy", values)
             np.load(folder / "plain.npy")
@@ -168,7 +172,7 @@ def gain(folder: Path) -> float:
             ThreadPoolExecutor(jobs) as executor,
         ):
             branches = [range(b * DEPTH, (b + 1) * DEPTH) for b in range(BRANCHES)]
-            regions = [region.of_nodes(asked.graph, nodes) for nodes in branches]
+            regions = [region.of_nodes(asked.model.graph, nodes) for nodes in branches]
             warm = [executor.submit(asked.verdict, regions[0], repetition=-2 - k, fresh=False) for k in range(jobs)]
             assert all(w.result().status == "agree" for w in warm)
             begin = time.perf_counter()

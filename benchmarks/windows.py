@@ -151,22 +151,22 @@ def candidates(trials: Trials, task: Task, folder: Path) -> Iterator[list[Trials
     """
     if task.candidate == "ort" and not task.injects:
         options = [(level, {"threads": 1, "opt": level}) for level in LEVELS]
-        yield [replace(trials, candidate=Candidate(f"ort {level}", "ort", each)) for level, each in options]
+        yield [trials.with_candidate(Candidate(f"ort {level}", "ort", each)) for level, each in options]
         return
     if task.candidate in OTHERS:
         other = OTHERS[task.candidate]
         with Workers(other) as workers:
-            yield [replace(trials, candidate=other, workers=workers)]
+            yield [trials.with_runtime(replace(trials.runtime, candidate=other, workers=workers))]
         return
     converted = _converted(trials, task, folder) if task.candidate != "ort" else {}
     with Workers(Candidate(task.candidate, ALTERED)) as workers:
         candidate = Candidate(task.candidate, ALTERED, converted, precision=task.claim)
-        yield [replace(trials, candidate=candidate, workers=workers)]
+        yield [trials.with_runtime(replace(trials.runtime, candidate=candidate, workers=workers))]
 
 
 def _converted(trials: Trials, task: Task, folder: Path) -> dict[str, Any]:
-    trials.values.need(list(trials.graph.inputs))
-    feeds = {name: value(trials, name) for name in trials.graph.inputs}
+    trials.model.values.need(list(trials.model.graph.inputs))
+    feeds = {name: value(trials, name) for name in trials.model.graph.inputs}
     path = folder / f"{task.candidate}.onnx"
     try:
         onnx.save(CONVERSIONS[task.candidate](onnx.load(task.model), feeds), path)
@@ -215,7 +215,7 @@ def _window_fields(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
 def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
     """Every window on every candidate of the task; the whole model comes last."""
     selected = _regions(trials, task)
-    trials.values.need([n for r in selected for n in (*r.inputs, *r.shapes, *r.outputs)])
+    trials.model.values.need([n for r in selected for n in (*r.inputs, *r.shapes, *r.outputs)])
     try:
         with candidates(trials, task, folder) as all_trials:
             for (k, region), candidate_trials in product(enumerate(selected), all_trials):
@@ -232,9 +232,9 @@ def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder:
 def _regions(trials: Trials, task: Task) -> list[Region]:
     """The windows, and the whole model as the last."""
     if task.nodes:
-        nodes = [i for i in range(len(trials.graph.nodes)) if trials.graph.nodes[i].name in task.nodes]
-        return [regions.of_nodes(trials.graph, nodes), trials.whole()]
-    return [*windows(trials.graph, SIZES, task.max_windows), trials.whole()]
+        nodes = [i for i in range(len(trials.model.graph.nodes)) if trials.model.graph.nodes[i].name in task.nodes]
+        return [regions.of_nodes(trials.model.graph, nodes), trials.model.whole()]
+    return [*windows(trials.model.graph, SIZES, task.max_windows), trials.model.whole()]
 
 
 def judge_window(
@@ -245,7 +245,7 @@ def judge_window(
     if "arrives" not in injected:
         injected["arrives"] = worst_output(trials, region, run_result)
     verdicts = {
-        name: replace(trials, rule=rule).verdict_of(region, run_result)
+        name: replace(trials.judge, rule=rule).verdict(region, run_result)
         for name, rule in RULES.items()
         if name in criteria
     }
@@ -254,9 +254,9 @@ def judge_window(
     return Row(
         network=task.network,
         group=task.group,
-        candidate=trials.candidate.name,
+        candidate=trials.runtime.candidate.name,
         claim=STEPS if task.quantized else task.claim,
-        **_window_fields(trials.graph, region, whole),
+        **_window_fields(trials.model.graph, region, whole),
         statuses={name: _status(verdict) for name, verdict in verdicts.items()},
         label=ours.label,
         why=f"{worst.name}: {ours.why}" if worst else ours.why,
@@ -269,7 +269,7 @@ def worst_output(trials: Trials, region: Region, run_result: RunResult) -> float
     """The largest error of a slice of a float output over that slice's scale; 0 where there are none."""
     if run_result.failure:
         return 0.0
-    expected, made = trials.values.records[0], run_result.tensors[0]
+    expected, made = trials.model.values.records[0], run_result.tensors[0]
     names = [n for n in region.outputs if n in made and made[n].dtype == expected[n].dtype == "float32"]
     return max((worst_slice(read(expected[n]), read(made[n]))[0] for n in names), default=0.0)
 
@@ -281,7 +281,7 @@ def _status(verdict: Verdict) -> str:
 
 def value(trials: Trials, name: str) -> Array:
     """The captured value of a tensor."""
-    return read(trials.values.records[0][name])
+    return read(trials.model.values.records[0][name])
 
 
 def read(record: Record) -> Array:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from subgraph import reports
-from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.bisection.bisection import Bisection
+from subgraph.bisection.options import BisectionOptions
 from subgraph.commands import resolve
 from subgraph.commands.bisect import seconds
 from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
@@ -28,8 +29,8 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_names
 from subgraph.storage.store import Store
 from subgraph.text import clean
+from subgraph.trials.doubt import may_be_approximate
 from subgraph.trials.forms import Form
-from subgraph.trials.pieces import may_be_approximate
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -122,11 +123,12 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """
-    with Store(trials.scratch / "anew") as store:
-        anew = replace(trials, store=store, seen_keys={})
-        verdict = anew.verdict(anew.whole())  # in a process that has loaded nothing before
+    with Store(trials.model.scratch / "anew") as store:
+        processes = trials.processes.with_store(store)
+        anew = Trials(processes, processes.judge)
+        verdict = anew.verdict(anew.model.whole())  # in a process that has loaded nothing before
         is_settled = not may_be_approximate(anew)
-    return anew.forms.verdicts[Form.SHIPPED] if anew.forms.only_pinned else verdict, is_settled
+    return anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict, is_settled
 
 
 def _reason(verdict: Verdict) -> str:

@@ -182,7 +182,7 @@ def _(bisection: Bisection) -> str:
     if not bisection.document:
         return _progress(bisection)
     findings = bisection.document["findings"]
-    first = _around(bisection.oracle.trials.graph, findings[0]["indices"], ()) if findings else ""
+    first = _around(bisection.oracle.trials.model.graph, findings[0]["indices"], ()) if findings else ""
     report = f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.document))}</pre>"
     return report + (_scrolling(first) if first else "")
 

@@ -1,4 +1,4 @@
-"""Where the whole is right but for approximate kernels: which nodes show them, each alone."""
+"""The full model agrees, but not by rounding alone -> what its nodes show alone, as evidence for `trials.doubt`."""
 
 from __future__ import annotations
 
@@ -7,80 +7,89 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.comparison.judge import parse_criterion
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search.findings import FindingKind, Findings, Outcome
-from subgraph.trials.pieces import APPROXIMATED, USUAL, agrees, by_rounding_alone, error_of, judged, judged_by, named
+from subgraph.trials.doubt import APPROXIMATED, Deviation, NodeEvidence, agrees, error_of
+from subgraph.trials.judge import Judge
+from subgraph.trials.pieces import run_pieces
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
 
-MIN_PART = 0.1  # of time and runs, that nodes get whose kernels may be approximate
+MIN_PART = 0.1  # of time and runs that is reserved for nodes whose kernels may be approximate
 
 
-class _Alone(NamedTuple):
-    """One node: by rounding alone, and the kinds of it that excuse where it is off."""
+class _NodeAlone(NamedTuple):
+    """One node, judged by rounding alone; `deviation` if it does not agree."""
 
     verdict: Verdict
-    excused_by: frozenset[str]
+    deviation: Deviation | None
 
 
-def look(oracle: NodeOracle, most: float) -> tuple[str, bool]:
-    """Each node alone: as `named`, and whether one is off that its kind does not excuse. At most a run per item, and no
-    more than `most` of the search's; what is never approximated comes first, and ends it where it is off."""
-    ops = [_ops(oracle, [k]) for k in range(len(oracle.groups))]
-    items = sorted(range(len(ops)), key=lambda k: bool(ops[k] & APPROXIMATED))
-    regions = [oracle.region([k]) for k in items]
-    last = sum(bool(each & APPROXIMATED) for each in ops)
-    off: list[tuple[frozenset[str], float]] = []
-    unseen = 0
-    for found in _alone(oracle.trials, regions, last, most):
-        if found is None or found.verdict.status is Status.UNRESOLVED:
+def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
+    """Run each node alone: at most one run per item, and at most `most` runs.
+
+    Nodes that no runtime approximates come first; the first of them that deviates ends it.
+    """
+    operators = [operators_of(oracle, [k]) for k in range(len(oracle.groups))]
+    items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
+    approximated = sum(bool(some & APPROXIMATED) for some in operators)
+    deviations, unseen = list[Deviation](), 0
+    for node in _run_nodes(oracle.trials, [oracle.region([k]) for k in items], approximated, most):
+        if node is None or node.verdict.status is Status.UNRESOLVED:
             unseen += 1
-        elif found.verdict.status is Status.FAIL:
-            off.append((found.excused_by, error_of(found.verdict.worst)))
-            if not found.excused_by:
-                return "", True
-    return named(off, unseen), False
+        elif node.deviation:
+            deviations.append(node.deviation)
+            if not node.deviation.approximated:
+                break
+    return NodeEvidence(deviations, unseen)
 
 
-def _alone(trials: Trials, regions: Sequence[Region], last: int, most: float) -> Iterator[_Alone | None]:
-    """`judged`, of which the last few get their part of time and runs, however long the others take."""
+def _run_nodes(
+    trials: Trials, regions: Sequence[Region], approximated: int, most: float
+) -> Iterator[_NodeAlone | None]:
+    """Run the nodes; the last ones, which are `approximated`, get their share of time and runs in any case."""
+    by_rounding = trials.judge.with_criterion(ROUNDING_ALONE)
 
-    def judge(region: Region, result: RunResult) -> _Alone:
-        with by_rounding_alone(trials):
-            verdict = trials.verdict_of(region, result)
-        kinds = APPROXIMATED.intersection(trials.graph.ops[i] for i in region.nodes)
-        allowed = kinds and verdict.status is Status.FAIL and agrees(trials, region, result)
-        return _Alone(verdict, kinds if allowed else frozenset())
+    def judge(region: Region, result: RunResult) -> _NodeAlone:
+        verdict = by_rounding.verdict(region, result)
+        if verdict.status is not Status.FAIL:
+            return _NodeAlone(verdict, None)
+        operators = APPROXIMATED.intersection(trials.model.graph.ops[i] for i in region.nodes)
+        agrees_usually = bool(operators) and agrees(trials.judge, region, result)
+        deviation = Deviation.of(operators, error_of(verdict.worst), agrees_usually=agrees_usually)
+        return _NodeAlone(verdict, deviation)
 
-    def enough(found: _Alone) -> bool:
-        return found.verdict.status is Status.AGREE or bool(found.excused_by)
+    def is_conclusive(node: _NodeAlone) -> bool:
+        return node.verdict.status is Status.AGREE or bool(node.deviation and node.deviation.approximated)
 
-    part = max(last / len(regions), MIN_PART) if last else 0.0
-    split, before = len(regions) - last, trials.extra_runs
+    part = max(approximated / len(regions), MIN_PART) if approximated else 0.0
+    split, before = len(regions) - approximated, trials.log.extra_runs
     limit = most if math.isinf(most) else math.ceil(most * (1 - part))
-    yield from judged(trials, regions[:split], judge, enough, limit, 1 - part)
-    yield from judged(trials, regions[split:], judge, enough, most - (trials.extra_runs - before), part)
+    yield from run_pieces(trials, regions[:split], judge, is_conclusive, limit, 1 - part)
+    left = most - (trials.log.extra_runs - before)
+    yield from run_pieces(trials, regions[split:], judge, is_conclusive, left, part)
 
 
-def excused(oracle: NodeOracle, findings: Findings) -> str:
-    """As `named`, where a search by rounding alone ends with nodes whose kernels may be approximate, and no more off
-    than that; "" else."""
-    trials, usual, off = oracle.trials, parse_criterion(USUAL), list[tuple[set[str], float]]()
+def evidence_of_findings(oracle: NodeOracle, findings: Findings, usual: Judge) -> NodeEvidence:
+    """What a search by rounding alone found, as evidence; empty if it did not find all that is wrong.
+
+    `usual`: judges by the usual criterion. Only single nodes can be excused.
+    """
     if findings.outcome is not Outcome.DISAGREE or not findings.complete:
-        return ""
+        return NodeEvidence()
+    deviations = list[Deviation]()
     for finding in findings.findings:
         region = oracle.region(finding.items)
         result = oracle.run_result(region)
-        verdict = trials.verdict_of(region, result)
-        approximated = _ops(oracle, finding.items) & APPROXIMATED
-        alone = finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
-        with judged_by(trials, usual):
-            allowed = alone and trials.verdict_of(region, result).status is Status.AGREE
-        off.append((approximated if allowed else set(), error_of(verdict.worst)))
-    return named(off)
+        error = error_of(oracle.trials.judge.verdict(region, result).worst)
+        is_single = finding.kind is FindingKind.CULPRIT and len(finding.items) == 1 and not finding.alike
+        agrees_usually = is_single and agrees(usual, region, result)
+        deviations.append(Deviation.of(operators_of(oracle, finding.items), error, agrees_usually=agrees_usually))
+    return NodeEvidence(deviations)
 
 
-def _ops(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
-    return {oracle.trials.graph.ops[i] for k in items for i in oracle.groups[k]}
+def operators_of(oracle: NodeOracle, items: Sequence[int]) -> set[str]:
+    """The operators of some items."""
+    return {oracle.trials.model.graph.ops[i] for k in items for i in oracle.groups[k]}

@@ -1,8 +1,4 @@
-"""A whole bisection, step by step: the search among nodes, then its document and its folder.
-
-If nothing fails while shape-computing tensors are constants, the search runs once more with them as inputs: freezing
-changes what a candidate does, and some faults need one form, some the other.
-"""
+"""A whole bisection, step by step: the stages of the search, then the document and the folder of the result."""
 
 from __future__ import annotations
 
@@ -10,117 +6,74 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import result_folder
-from subgraph.bisection.approximate import excused, look
 from subgraph.bisection.costs import costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.inside import (
-    ALONE,
-    AS_LOOP,
-    Entered,
-    InnerRuns,
-    can_enter,
-    enter,
-    loop_of_one_fails,
-    miscounted,
-    trials_inside,
-)
+from subgraph.bisection.inner_search import InnerSearch
+from subgraph.bisection.inside import InnerRuns
+from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
+from subgraph.bisection.stages import STAGES, Interim
 from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
-from subgraph.comparison import ROUNDING_ALONE
-from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import to_json
-from subgraph.errors import OutOfTime, SubcutError, UsageError
+from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, require_graph
-from subgraph.graph.region import between
-from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFinding, InsideDocument, OtherModel
+from subgraph.results.bisect import BisectDocument, OtherModel
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
-from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, Settings, Step
+from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps, each
-from subgraph.storage.folders import safe_name
-from subgraph.text import clean
-from subgraph.trials.pieces import allows_approximations, between_quantizers, is_approximate, jumps
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Verdict
 
 log = logging.getLogger("subcut")
 
-NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
-MAX_ENTERED = 3  # findings in whose bodies the search goes on
-INNER_FIELDS = tuple(f.name for f in fields(InnerFinding))  # of a finding in there
+NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 
-@dataclass(frozen=True)
-class BisectionOptions:
-    """What a bisection depends on beside the model.
+@dataclass
+class BisectionProgress:
+    """What one pass over a bisection has shown so far; the search itself reads nothing of it but the time.
 
     Attributes:
-        within: `A..B`, only the nodes between these two are suspects; "" for all.
-        command: the user's command line, for reports. notes: for the reader of the report.
-        force: may another result be replaced?
-        hints: by index of a node, how many times as likely as others it is guilty; it is searched earlier;
-            asked once the whole disagrees.
-        body: the body that the model is, "" for a model of its own.
+        began: when the pass began, by `time.monotonic`.
+        steps: the steps so far.
+        remaining: the suspects and runs that are left.
+        oracle: the oracle of the present search; None before the first.
+        findings: the result of the search, once it has ended.
+        result: the document, once it is written.
     """
 
-    setup: Setup
-    limits: Settings = field(default_factory=Settings)
-    within: str = ""
-    command: str = ""
-    notes: tuple[str, ...] = ()
-    force: bool = False
-    hints: Callable[[], Mapping[int, float]] = dict
-    body: str = ""
+    began: float = field(default_factory=time.monotonic)
+    steps: list[Step] = field(default_factory=list)
+    remaining: Remaining = field(default_factory=lambda: Remaining(0))
+    oracle: NodeOracle | None = None
+    findings: Findings | None = None
+    result: BisectDocument | None = None
 
     @property
-    def place(self) -> ResultPlace:
-        """The result's folder: one per candidate and model of its own, and per body that was searched."""
-        setup = self.setup
-        name = f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}"
-        name += f"-{safe_name(setup.own_model)[:NAME_LENGTH]}" if setup.own_model else ""
-        name += f"-inside-{safe_name(self.body)[:NAME_LENGTH]}" if self.body else ""
-        return ResultPlace(setup.output, name, self.force or bool(self.body))
-
-    @property
-    def request(self) -> object:
-        """What the result depends on beside the model, as JSON."""
-        setup = self.setup
-        return to_json(
-            {
-                "candidate": setup.candidate.name,
-                "identity": setup.candidate.identity(""),
-                "precision": setup.candidate.precision,
-                **({"candidate_model": setup.own_model} if setup.own_model else {}),
-                "feeding": setup.feeding.options,
-                "criterion": setup.criterion,
-                **({"score": setup.score} if setup.score else {}),
-                **({"ignored": setup.choice.ignored} if setup.choice.ignored else {}),
-                **({"where": [str(one) for one in setup.choice.where]} if setup.choice.where else {}),
-                "freeze": setup.freeze,
-                "within": self.within,
-                "inside": self.limits.inside,
-            }
-        )
+    def seconds(self) -> float:
+        """Time since the pass began."""
+        return time.monotonic() - self.began
 
 
 class Bisection:
     """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
 
+    Each iteration is a bisection of its own, over the stored results: it takes the same steps.
+
     Attributes:
-        steps: the steps so far.
-        remaining: what the steps so far have shown.
-        findings: the result of the search, once it ended; items are positions in `oracle.groups`.
+        trials: the candidate and its judge.
+        options: the options of the bisection.
 
     >>> import subgraph
     >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"), output="results")
@@ -130,16 +83,7 @@ class Bisection:
 
     def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
         self.trials, self.options = trials, options
-        self.steps: list[Step] = []
-        self.remaining = Remaining(0)
-        self.findings: Findings | None = None
-        self._result: BisectDocument | None = None
-        self._oracle: NodeOracle | None = None
-        self._started = 0.0  # of `time.monotonic`
-        self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
-        self._looks = 0  # runs of nodes alone between the two
-        self._inner = InnerRuns(None)
-        self._criterion, self._pieces, self._pieces_note = options.setup.criterion, "", ""
+        self._progress = BisectionProgress()
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -149,51 +93,47 @@ class Bisection:
             InputError: an input does not fit. ModelError: the reference cannot run the model.
             OutOfTime: the time was used up before the whole model had run once.
         """
-        self._started, options, trials = time.monotonic(), self.options, self.trials
-        assert trials
-        self.steps.clear()
-        self._oracle = self._new_oracle(trials)
-        trials.workers.deadline = self._started + (options.limits.max_time or math.inf)
-        place = result_folder.free_place(options.place, self.oracle)
-        capture(self.oracle)  # what the reference cannot run is an error, not a search
-        changed = self._changed(trials)
-        findings = yield from self._followed()
-        if trials.freeze and self._finds_no_piece(findings):
-            log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
-            trials.freeze, self._before = False, findings.counts
-            self._oracle = self._new_oracle(trials)
-            findings = yield from self._followed()
-        findings = yield from self._looked(findings)
-        label, groups = trials.graph.label, self.oracle.groups
-        self.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
-        if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):
-            raise OutOfTime(
-                f"{findings.stopped} before the whole model had run once", "the same command with more time"
-            )
-        document = describe(
-            self.oracle,
-            findings,
-            self.steps,
-            command=options.command,
-            criterion=self._criterion,
-            seconds=self._seconds,
-            notes=[
-                *self.options.notes,
-                *filter(None, (changed, age(trials), self._pieces_note)),
-                *self._stale(findings, place),
-            ],
-            within=options.within,
-        )
-        other, body = self._other_model(findings), options.body or None
-        document = replace(document, other_model=other, body=body, pieces=self._pieces or None)
-        if findings.outcome is Outcome.DISAGREE:
-            document = self._with_insides(document)
-            document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
-            self._result = document
-        else:  # beside an earlier finding, not in its place
-            source = case.source_of(trials.graph)
-            aside = replace(place, name=f"{options.place.name}-report")
-            self._result = evidence.save_document(document, aside, source, [trials.graph.path])
+        assert self.trials
+        self._progress = progress = BisectionProgress()
+        trials, limit = self.trials.restarted(), self.options.limits.max_time
+        trials.runtime.workers.deadline = progress.began + (limit or math.inf)
+        progress.oracle = oracle = self.new_oracle(trials)
+        place = result_folder.free_place(self.options.place, oracle)
+        capture(oracle)  # what the reference cannot run is an error, not a search
+        changed = _discard_changed_results(trials)
+        interim = yield from self.search(Interim(oracle, NOTHING_FOUND))
+        for stage in STAGES:
+            interim = yield from stage(self, interim)
+        progress.oracle, findings = interim.oracle, interim.findings
+        label, groups = interim.trials.model.graph.label, interim.oracle.groups
+        progress.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
+        if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
+            what = f"{findings.stopped} before the whole model had run once"
+            raise OutOfTime(what, "the same command with more time")
+        document = self._describe(interim, [changed, age(interim.trials)], self._stale_notes(interim, place))
+        progress.result = self._save(interim, document, place)
+
+    # ------------------------------------------------------------------------------------------------ progress
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps so far."""
+        return self._progress.steps
+
+    @property
+    def remaining(self) -> Remaining:
+        """What the steps so far have shown."""
+        return self._progress.remaining
+
+    @property
+    def findings(self) -> Findings | None:
+        """The result of the search, once it has ended; items are positions in `oracle.groups`."""
+        return self._progress.findings
+
+    @property
+    def finished(self) -> BisectDocument | None:
+        """The whole result, once the bisection has ended."""
+        return self._progress.result
 
     @property
     def result(self) -> BisectDocument:
@@ -202,24 +142,25 @@ class Bisection:
         Raises:
             UsageError: the bisection has not ended.
         """
-        if self._result is None:
+        if self.finished is None:
             raise UsageError("the bisection has not ended", "iterate it to its end")
-        return self._result
+        return self.finished
 
     @property
     def document(self) -> dict[str, Any]:
         """`result` as JSON, as `subcut bisect --json` prints it; empty until it is written."""
-        return to_json(self._result) if self._result else {}
+        return to_json(self.finished) if self.finished else {}
 
     @property
     def oracle(self) -> NodeOracle:
-        """
+        """The oracle of the present search.
+
         Raises:
             UsageError: the bisection has not begun.
         """
-        if self._oracle is None:
+        if self._progress.oracle is None:
             raise UsageError("the bisection has not begun", "iterate it first")
-        return self._oracle
+        return self._progress.oracle
 
     @property
     def suspects(self) -> int:
@@ -229,195 +170,105 @@ class Bisection:
     def nodes(self, step: Step) -> list[str]:
         """Labels of the nodes that a step is about; none for the whole model."""
         oracle = self.oracle
-        return [oracle.trials.graph.label(i) for i in oracle.indices(step.items)]
+        return [oracle.trials.model.graph.label(i) for i in oracle.indices(step.items)]
 
-    def search(self) -> Steps[Findings]:
-        """The search from its beginning; stored answers cost nothing."""
-        return self._search_in(_scope(self.oracle, self.options.within))
+    # ------------------------------------------------------------------------------------------------ searching
 
-    def _search_in(self, scope: Sequence[int] | None, inside: bool = False) -> Steps[Findings]:
-        """The search among some items; None: among all. `inside`: also where the outputs agree."""
-        self.oracle.hints = self.options.hints
-        limits = self.options.limits.after(self._before.total() + self._looks, self._seconds)
-        return search_stretches(self.oracle, replace(limits, within=scope, inside=inside or limits.inside))
+    def new_oracle(self, trials: Trials) -> NodeOracle:
+        """An oracle that knows no answers."""
+        return NodeOracle(trials, items_of(trials.model), self.options.limits.workers)
 
-    @property
-    def _seconds(self) -> float:
-        """Time since it began."""
-        return time.monotonic() - self._started
+    def sum_up(self, findings: Findings, before: Counts) -> Findings:
+        """The findings of a search that has just ended, with the counts of those before it."""
+        return replace(findings, counts=before + findings.counts)
 
-    def _followed(self, scope: Sequence[int] | None = None, inside: bool = False) -> Steps[Findings]:
-        """The search, whose steps are kept; among some items only, if they are given; `inside`: as `_search_in`."""
-        self.remaining = Remaining(self.suspects)
-        within = _scope(self.oracle, self.options.within) if scope is None else scope
-        search = self.search() if scope is None and not inside else self._search_in(within, inside)
-        return self._summed((yield from each(search, self._keep)))
+    def search(self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False) -> Steps[Interim]:
+        """Search once more with the oracle of `interim`, within what its searches have left of the limits.
 
-    def _looked(self, findings: Findings) -> Steps[Findings]:
-        """The findings, or where the whole does not decide, those of a search among its pieces: by rounding alone,
-        where it agrees within what approximate kernels may do and others than these are off; between two quantizers,
-        where one step moves the whole beyond use."""
-        trials, limits = self.oracle.trials, self.options.limits
-        if findings.outcome is Outcome.UNRESOLVED and not (findings.stopped or self.options.within):
-            return (yield from self._looked_between_quantizers(findings))
-        asked = [trials.whole(), *([trials.whole(trials.tensors())] if limits.inside else [])]
-        scope = _scope(self.oracle, self.options.within)
-        asked += [self.oracle.region(scope)] if scope else []
-        if findings.outcome is not Outcome.AGREE or not allows_approximations(trials):
-            return findings
-        beyond = any(is_approximate(trials, region) for region in asked)
-        if not beyond and not any(jumps(trials, region) for region in asked):
-            return findings
-        log.info("the error is beyond rounding: looking at each node alone")
-        before, most = trials.extra_runs, limits.after(findings.counts.total()).max_trials
-        self._pieces, is_off = look(self.oracle, math.inf if most is None else most)
-        self._looks = trials.extra_runs - before
-        if self._pieces or not (beyond or is_off):
-            return findings
-        log.info("no approximate kernel explains it: searching by rounding alone")
-        usual = self._criterion, trials.rule
-        self._criterion, trials.rule = ROUNDING_ALONE, parse_criterion(ROUNDING_ALONE)
-        self._before, self._oracle = findings.counts, self._new_oracle(trials)
-        findings = yield from self._followed(inside=not beyond)
-        self._pieces = excused(self.oracle, findings)
-        if not self._pieces:
-            return findings
-        self._criterion, trials.rule = usual
-        return replace(findings, outcome=Outcome.AGREE, findings=())
-
-    def _looked_between_quantizers(self, findings: Findings) -> Steps[Findings]:
-        trials = self.oracle.trials
-        found = between_quantizers(trials)
-        if found is None:
-            return findings
-        self._pieces, self._pieces_note = found.says, found.note(trials.graph)
-        if self._pieces:
-            return replace(findings, outcome=Outcome.AGREE, findings=())
-        if not found.off:
-            return findings
-        log.info("off by more than a step: searching in the first of such pieces")
-        self._before, self._oracle = findings.counts, self._new_oracle(trials)
-        inside = set(found.off[0].nodes)
-        return (yield from self._followed([k for k, group in enumerate(self.oracle.groups) if inside & {*group}]))
+        Args:
+            scope: the suspects; None for those of the options.
+            inside: whether the nodes are searched even if the outputs agree.
+        """
+        oracle, before = interim.oracle, interim.findings.counts
+        oracle.hints = self.options.hints
+        self._progress.oracle, self._progress.remaining = oracle, Remaining(oracle.size)
+        within = self.options.scope(oracle) if scope is None else scope
+        limits = self.options.limits.after(before.total() + interim.looks, self._progress.seconds)
+        limits = replace(limits, within=within, inside=inside or limits.inside)
+        findings = yield from each(search_stretches(oracle, limits), self._keep)
+        return replace(interim, findings=self.sum_up(findings, before))
 
     def _keep(self, step: Step) -> Step:
         self.steps.append(step)
         self.remaining.add(step, self.oracle.indices(step.items))
         return step
 
-    def _with_insides(self, document: BisectDocument) -> BisectDocument:
-        """The document with what was found inside of its findings, with what runs were left, and what that took."""
-        limit = self.options.limits.max_trials
-        self._inner = InnerRuns(None if limit is None else limit - document.trials)
-        document = replace(document, findings=list(self._insides(document.findings)))
-        made, seconds = self._inner.made, round(self._seconds, 3)
-        runs = {**document.runs, **({"inside": made} if made else {})}
-        return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
+    # ------------------------------------------------------------------------------------------------ result
 
-    def _insides(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
-        """The findings; the first ones that are a node with something inside with what was found in there."""
-        for k, finding in enumerate(findings):
-            enters = finding.kind == FindingKind.CULPRIT and k < MAX_ENTERED
-            enters = enters and can_enter(self.oracle.trials, finding.indices)
-            found = self._inside(finding) if enters else None
-            yield replace(finding, inside=found) if found else finding
+    def _describe(self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]) -> BisectDocument:
+        """The document, without what is found in bodies. Notes that are "" are left out."""
+        settlement, options = interim.settlement, self.options
+        notes = [*session_notes, settlement.note(interim.trials.model.graph)]
+        document = describe(
+            interim.oracle,
+            interim.findings,
+            self.steps,
+            command=options.command,
+            criterion=interim.trials.judge.criterion,
+            seconds=self._progress.seconds,
+            notes=[*options.notes, *filter(None, notes), *last_notes],
+            within=options.within,
+        )
+        return replace(
+            document,
+            other_model=_costs_of_own_model(interim),
+            body=options.body or None,
+            pieces=settlement.explanation or None,
+        )
 
-    def _inside(self, finding: FindingDocument) -> InsideDocument | None:
-        """What the search finds in a body of a finding's only node."""
-        trials, node = self.oracle.trials, finding.indices[0]
-        region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
-        verdict = trials.verdict_of(region, self.oracle.run_result(region))
-        try:
-            self._inner.require(1)
-            entered = enter(trials, self.options.setup, node, verdict, self._inner)
-            if entered is None:
-                return None
-        except SubcutError as e:
-            return InsideDocument(trials.graph.label(node), None, None, ALONE, why=e.what)
-        found = self._searched(entered, ALONE)
-        return found if found.is_same_fault(verdict) else self._inside_otherwise(entered, verdict, found)
+    def _save(self, interim: Interim, document: BisectDocument, place: ResultPlace) -> BisectDocument:
+        """Write the result: a finding with its cases, or a report next to an earlier finding."""
+        options, graph = self.options, interim.trials.model.graph
+        if interim.findings.outcome is not Outcome.DISAGREE:
+            aside = replace(place, name=f"{options.place.name}-report")
+            return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
+        limit = options.limits.max_trials
+        runs = InnerRuns(None if limit is None else limit - document.trials)
+        bodies = InnerSearch(interim.oracle, options, runs, lambda: self._progress.seconds, Bisection)
+        return result_folder.save(
+            interim.oracle, bodies.extend(document), place, options.request, options.setup.feeding
+        )
 
-    def _inside_otherwise(self, entered: Entered, verdict: Verdict, found: InsideDocument) -> InsideDocument:
-        """What the search finds where what is inside, alone, is not as wrong as the node."""
-        trials, setup = self.oracle.trials, self.options.setup
-        try:
-            if why := miscounted(trials, setup, entered, self._inner):
-                return InsideDocument(entered.all_iterations, None, None, ALONE, why=why)
-            why = loop_of_one_fails(trials, setup, entered, self._inner)
-            again = replace(found, why=why) if why else self._searched(entered, AS_LOOP)
-        except SubcutError as e:
-            return replace(found, why=found.why or e.what)
-        if again.is_same_fault(verdict):
-            return again
-        if not found.findings:
-            return found
-        refused = "the candidate refuses what is inside as a model of its own"
-        return replace(entered.document, why=refused, report=found.report)
-
-    def _searched(self, entered: Entered, asked: str) -> InsideDocument:
-        """The search in a body."""
-        known = replace(entered.document, asked=asked)
-        runs = self._inner
-        limits = replace(self.options.limits.after(seconds=self._seconds), max_trials=runs.left, within=None)
-        try:
-            runs.require(1)
-            with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
-                log.info("inside %s, %s: %d nodes", clean(known.body), asked, len(trials.graph.nodes))
-                options = replace(self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body)
-                inner = Bisection(trials, options)
-                try:
-                    for _ in inner:
-                        pass
-                finally:
-                    runs.made += inner.result.trials if inner.document else len(inner.steps)
-        except SubcutError as e:
-            return replace(known, why=e.what)
-        found = inner.result
-        stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
-        findings = [InnerFinding(**{name: getattr(f, name) for name in INNER_FIELDS}) for f in found.findings]
-        return replace(known, outcome=found.outcome, report=found.report, why=stopped, findings=findings)
-
-    def _changed(self, trials: Trials) -> str:
-        """What is said where stored answers were dropped."""
-        changed = ""
-        with contextlib.suppress(OutOfTime):  # the search says so
-            changed = "" if trials.run_by_hand else drop_if_changed(trials)
-        if changed:
-            log.warning("%s", changed)
-        return changed
-
-    def _new_oracle(self, trials: Trials) -> NodeOracle:
-        return NodeOracle(trials, items_of(trials), self.options.limits.workers)
-
-    def _summed(self, findings: Findings) -> Findings:
-        """The findings of a search that just ended, as they are reported: with the runs of the one before."""
-        return replace(findings, counts=self._before + findings.counts)
-
-    def _finds_no_piece(self, findings: Findings) -> bool:
-        """Does the whole fail, but no piece of it, and are shapes frozen somewhere?"""
-        nothing = all(f.kind is FindingKind.UNRESOLVED for f in findings.findings) and not findings.stopped
-        items = range(len(self.oracle.groups))
-        fails = findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE)
-        return fails and nothing and any(self.oracle.region([k]).shapes for k in items)
-
-    def _other_model(self, findings: Findings) -> OtherModel | None:
-        """How the candidate's own model matches the reference's, and what it costs; the latter within the budget."""
-        other = self.oracle.trials.candidate_model
-        if other is None:
-            return None
-        if findings.stopped or findings.outcome is Outcome.AGREE:
-            return OtherModel(other.graph.path.name, other.summary())
-        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(self.oracle.groups))
-        with contextlib.suppress(OutOfTime):
-            return costs(self.oracle, other)
-        return OtherModel(other.graph.path.name, other.summary())
-
-    def _stale(self, findings: Findings, place: ResultPlace) -> list[str]:
+    def _stale_notes(self, interim: Interim, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""
-        source = case.source_of(self.oracle.trials.graph)
-        if findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
+        source = case.source_of(interim.trials.model.graph)
+        if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
+
+
+def _discard_changed_results(trials: Trials) -> str:
+    """Discard the stored results if the candidate has changed. Return a warning, or ""."""
+    if trials.runtime.is_manual:
+        return ""
+    changed = ""
+    with contextlib.suppress(OutOfTime):  # the search reports it
+        changed = drop_if_changed(trials)
+    if changed:
+        log.warning("%s", changed)
+    return changed
+
+
+def _costs_of_own_model(interim: Interim) -> OtherModel | None:
+    """How the candidate's own model matches the reference's, and the error of each piece, as far as the time allows."""
+    other = interim.trials.runtime.own_model
+    if other is None:
+        return None
+    if not (interim.findings.stopped or interim.findings.outcome is Outcome.AGREE):
+        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(interim.oracle.groups))
+        with contextlib.suppress(OutOfTime):
+            return costs(interim.oracle, other)
+    return OtherModel(other.graph.path.name, other.summary())
 
 
 class _BisectionWithProcesses(Bisection):
@@ -469,17 +320,3 @@ def bisect(
     command = f"subgraph.bisect({graph.path.name!r}, {candidate.name!r})"
     options = BisectionOptions(setup, limits or Settings(), within, command, force=force)
     return _BisectionWithProcesses(graph, reference, options)
-
-
-def _scope(oracle: NodeOracle, within: str) -> Sequence[int] | None:
-    """The items between the two nodes of `A..B`."""
-    if not within:
-        return None
-    start, sep, end = within.partition("..")
-    if not sep:
-        raise UsageError(f"--within {within}: expected two nodes", "--within conv1..pool5; either may be left out")
-    nodes = set(between(oracle.trials.graph, [start] if start else [], [end] if end else []).nodes)
-    items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
-    if not items:
-        raise UsageError(f"--within {within}: nothing there carries values")
-    return items

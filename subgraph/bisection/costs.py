@@ -30,7 +30,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     Raises:
         BackendError: the candidate cannot be used. OutOfTime: the time is used up.
     """
-    trials, ops = oracle.trials, oracle.trials.graph.ops
+    trials, ops = oracle.trials, oracle.trials.model.graph.ops
     errors: list[tuple[float, int]] = []
     for k in range(len(oracle.groups)):
         require_time(trials)
@@ -41,7 +41,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         require_time(trials)
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
-            labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
+            labels, last = [trials.model.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
             score = score_alone(trials, oracle.region([k]), trials.run(oracle.region([k])))
             pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None, score), k))
     pieces.sort(key=lambda piece: -piece[0].explains)
@@ -50,11 +50,11 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         by_ops.setdefault(" + ".join(dict.fromkeys(ops[i] for i in oracle.groups[k])), []).append(cost.explains)
     summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
     remaining = [remaining_error(trials, oracle.region([k])) for _, k in pieces[:MAX_RESTORED]]
-    saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])
+    saturated = sorted(other.saturated(trials.model.values).items(), key=lambda tensor: -tensor[1])
     return OtherModel(
         other.graph.path.name,
         other.summary(),
-        trials.precision,
+        trials.judge.precision,
         len(oracle.groups),
         [replace(c, remains=remaining[k] if k < MAX_RESTORED else None) for k, (c, _) in enumerate(pieces)],
         sorted(summed, key=lambda cost: -cost.explains),
@@ -68,14 +68,14 @@ def require_time(trials: Trials) -> None:
     Raises:
         OutOfTime: the deadline of the candidate's runs has passed.
     """
-    if time.monotonic() >= trials.workers.deadline:
+    if time.monotonic() >= trials.runtime.workers.deadline:
         raise OutOfTime("the time is used up", "the same command with more time")
 
 
 def _error(trials: Trials, region: Region) -> float:
     """The largest error of a region's outputs alone, over their scale; 0 if nothing can be compared."""
     result, errors = trials.run(region), [0.0]
-    for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
+    for reference, candidate in zip(trials.model.values.records, result.tensors, strict=False):
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":
                 pair = comparable(reference[name].value(), candidate[name].value())

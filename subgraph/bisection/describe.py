@@ -58,23 +58,23 @@ def describe(
     notes: Iterable[str] = (), within: str = "",
 ) -> document.BisectDocument:  # fmt: skip
     """The document, as yet without case folders and report. `within`: as the user gave it."""
-    trials, graph, forms = oracle.trials, oracle.trials.graph, oracle.trials.forms
+    trials, graph, forms = oracle.trials, oracle.trials.model.graph, oracle.trials.ask.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     whole = _whole_verdict(steps)
     profile = _profile(oracle, steps)
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
     inner = len({row.tensor for row in profile} - set(graph.outputs)) if profile else None
-    looked_at = document.LookedAt(len(trials.whole().outputs), whole_runs, inner, within)
+    looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within)
     # runs that only measure how much of the error is gone without a piece
-    extra_runs = {"explain": trials.extra_runs} if trials.extra_runs else {}
-    score = trials.score_of(oracle.run_result(trials.whole()), whole)
+    extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
+    score = trials.judge.score_of(oracle.run_result(trials.model.whole()), whole)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
         outcome="pinned" if forms.only_pinned and exit_code(findings) == 0 else findings.outcome,
-        trials=findings.counts.total() + trials.extra_runs,
-        compiled_nodes=findings.counts.items() + trials.extra_nodes,
+        trials=findings.counts.total() + trials.log.extra_runs,
+        compiled_nodes=findings.counts.items() + trials.log.extra_nodes,
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
         seconds=round(seconds, 3),
         command=command,
@@ -82,11 +82,11 @@ def describe(
         candidate=_candidate(trials),
         reference=_reference(oracle),
         criterion=criterion,
-        samples=trials.values.labels,
-        whole=ranked(whole, ranking(trials, trials.run(trials.whole()))),
+        samples=trials.model.values.labels,
+        whole=ranked(whole, ranking(trials.model, trials.run(trials.model.whole()))),
         score=score,
-        ignored=trials.choice.ignored or None,
-        where=[str(one) for one in trials.choice.where] or None,
+        ignored=trials.model.choice.ignored or None,
+        where=[str(one) for one in trials.model.choice.where] or None,
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
@@ -98,9 +98,9 @@ def describe(
         ],
         notes=[
             *forms.sentences(),
-            *trials.choice.sentences,
+            *trials.model.choice.sentences,
             *([f"the score judges: {score.says}"] if score and code == 1 else []),
-            *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
+            *_scope_notes(findings, looked_at, whole, trials.runtime.is_manual),
             *notes,
             *_notes(oracle, findings, whole, within),
         ],
@@ -111,18 +111,18 @@ def describe(
 
 def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
     """Labels, indices and operators of the nodes of some items."""
-    graph, nodes = oracle.trials.graph, oracle.indices(items)
+    graph, nodes = oracle.trials.model.graph, oracle.indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
 def _candidate(trials: Trials) -> RuntimeDocument:
-    candidate, info = trials.candidate, trials.about
+    candidate, info = trials.runtime.candidate, trials.runtime.about
     options = {k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"}
-    return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.precision)
+    return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.judge.precision)
 
 
 def _reference(oracle: NodeOracle) -> RuntimeDocument:
-    identity = oracle.trials.reference.identity()
+    identity = oracle.trials.model.reference.identity()
     backend, given = Path(identity["backend"]).name, identity["options"]
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
     script = capabilities(backend).script
@@ -140,7 +140,9 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     packages = versions()
     subcut, python = packages.pop("subcut"), packages.pop("python")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return document.RunEnvironment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
+    return document.RunEnvironment(
+        subcut, python, machine, oracle.trials.model.reference.options.get("threads", 1), packages
+    )
 
 
 def _scope_notes(
@@ -164,9 +166,9 @@ def _scope_notes(
 
 def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str) -> Iterator[str]:
     if findings.outcome is Outcome.CLAIMED and whole and whole.worst and "noise_ratio" in whole.worst.errors:
-        yield f"rounding, not a bug: rounding in {oracle.trials.precision} explains the error"
-    if oracle.trials.about.caveat:
-        yield oracle.trials.about.caveat
+        yield f"rounding, not a bug: rounding in {oracle.trials.judge.precision} explains the error"
+    if oracle.trials.runtime.about.caveat:
+        yield oracle.trials.runtime.about.caveat
     for text, items in findings.notes:
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
@@ -187,7 +189,7 @@ def _nondeterministic(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
     """Where verdicts are the same from run to run: are the values?"""
     if any(f.kind is FindingKind.FLAKY for f in findings.findings):
         return
-    whole = oracle.trials.whole()
+    whole = oracle.trials.model.whole()
     if names := oracle.nondeterministic.get(whole.nodes):
         of = count(len(whole.outputs), "output")
         yield f"the candidate is not deterministic: it gives other values from run to run ({len(names)} of {of})"
@@ -204,7 +206,7 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
     verdict = next((s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None)
     if verdict is None or not verdict.outputs:
         return None
-    graph = oracle.trials.graph
+    graph = oracle.trials.model.graph
     rows: dict[str, document.ProfileRow] = {}
     for j in verdict.outputs:
         i, error = graph.maker[j.name], _error(j)
@@ -256,7 +258,7 @@ def _form(oracle: NodeOracle, step: Step) -> Form:
     """How the candidate was given what a step is about."""
     trials = oracle.trials
     if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
-        return trials.form_of(trials.whole())
+        return trials.ask.form_of(trials.model.whole())
     return Form.PINNED if len(step.items) == len(oracle.groups) else Form.CUT
 
 
@@ -292,14 +294,14 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         nodes=labels,
         indices=nodes,
         ops=ops,
-        sources=sources(oracle.trials.graph, nodes),
+        sources=sources(oracle.trials.model.graph, nodes),
         certified=finding.certified,
         explains=finding.share_of_model,
         reproduces=finding.reproduces,
         case=None,
         edge=_boundary(oracle, region) if region else None,
         worst=_worst(worst),
-        neighbours=surroundings(oracle.trials.graph, nodes) if region else None,
+        neighbours=surroundings(oracle.trials.model.graph, nodes) if region else None,
         nearest=_nearest(oracle, finding, steps),
         verdict=verdict.document() if verdict else None,
         why=_why(oracle, finding),
@@ -328,7 +330,7 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
     if rank >= MAX_DIAGNOSED:
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
-    region = trials.whole() if whole else oracle.region(finding.items)
+    region = trials.model.whole() if whole else oracle.region(finding.items)
     try:
         require_time(trials)
         others = [oracle.region([k]) for k in finding.alike] if finding.everywhere else []
@@ -342,7 +344,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
         return ", ".join(oracle.label(k) for k in items[:MAX_UNRESOLVED])
 
     if finding.alike and not finding.everywhere:
-        kind = oracle.trials.graph.ops[oracle.groups[finding.items[0]][-1]]
+        kind = oracle.trials.model.graph.ops[oracle.groups[finding.items[0]][-1]]
         return (
             f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was tested and is refused too"
         )
@@ -355,7 +357,7 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
 
 
 def _boundary(oracle: NodeOracle, region: Region) -> document.EdgeTensors:
-    records = oracle.trials.values.records[0]
+    records = oracle.trials.model.values.records[0]
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
         known = [records[n] for n in names if n in records]
@@ -377,7 +379,7 @@ def _differences(
     """How many elements of the decisive output differ, and by how much."""
     if region is None or worst is None:
         return None, None
-    values = oracle.trials.values
+    values = oracle.trials.model.values
     k = values.labels.index(worst.sample) if worst.sample else 0
     result = oracle.run_result(region)
     if result.failure or worst.name not in result.tensors[k]:

@@ -82,9 +82,14 @@ class Entered:
 
 def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
     """Is this finding a single node with something inside that the candidate can be asked about?"""
-    if len(nodes) != 1 or trials.candidate_model or trials.run_by_hand or trials.shared_tensors is not None:
+    if (
+        len(nodes) != 1
+        or trials.runtime.own_model
+        or trials.runtime.is_manual
+        or trials.model.shared_tensors is not None
+    ):
         return False
-    return holds_bodies(trials.graph, nodes[0]) and nodes[0] not in trials.graph.random_nodes
+    return holds_bodies(trials.model.graph, nodes[0]) and nodes[0] not in trials.model.graph.random_nodes
 
 
 def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: InnerRuns) -> Entered | None:
@@ -95,7 +100,7 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: Inner
     Raises:
         SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no `runs` are left.
     """
-    graph, values = trials.graph, trials.values
+    graph, values = trials.model.graph, trials.model.values
     wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
@@ -106,12 +111,12 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: Inner
         body = open_body(graph, found[0])
         for sample in samples:
             try:
-                iterations(body, values, FIRST, trials.new_folder(), [sample])
+                iterations(body, values, FIRST, trials.model.new_folder(), [sample])
             except NotRun:
                 continue
             if not iterates(graph, node):
                 return Entered(body, sample, 0, 1)
-            total = total_iterations(body, values, sample, trials.new_folder())
+            total = total_iterations(body, values, sample, trials.model.new_folder())
             log.info("%s: looking for the first wrong of %d iterations", clean(found[0].text), total)
             runs.require(most_halvings(total))
             k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample, verdict, runs))
@@ -150,12 +155,12 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     Raises:
         SubcutError: the reference cannot run it.
     """
-    scratch = trials.new_folder()
-    inside = run_body(entered.body, trials.values, scratch, setup.feeding, [entered.sample])
+    scratch = trials.model.new_folder()
+    inside = run_body(entered.body, trials.model.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding, score=None, choice=OutputChoice())
     as_asked = replace(setup, as_loop=asked == AS_LOOP)
-    with open_trials(inside.graph, as_asked, trials.reference, trials.workers) as inner:
+    with open_trials(inside.graph, as_asked, trials.model.reference, trials.runtime.workers) as inner:
         yield inner, setup
 
 
@@ -167,7 +172,7 @@ def _fails_up_to(
     Raises:
         Inconclusive: it is not known, as the candidate refuses that.
     """
-    model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
+    model, feeds = truncated(body, trials.model.values, sample, trips, trials.model.new_folder())
     verdict = _asked(trials, setup, body, model, feeds, runs, f"what {body.name.text} is fed, for {trips} iterations")
     refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
     if (refused and not as_whole) or verdict.status is Status.UNRESOLVED:
@@ -185,7 +190,7 @@ def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) 
     if body.graph.nodes[body.name.node].op_type != "Loop" or not body.name.attribute:
         return ""
     runs.require(1)
-    model, feeds = counting(body, trials.values, entered.sample)
+    model, feeds = counting(body, trials.model.values, entered.sample)
     verdict = _asked(trials, setup, body, model, feeds, runs, f"what {entered.all_iterations} is fed")
     if verdict.status is not Status.FAIL or verdict.worst is None or verdict.worst.worst is None:
         return ""
@@ -213,7 +218,7 @@ def loop_of_one_fails(trials: Trials, setup: Setup, entered: Entered, runs: Inne
     model.graph.node.add(op_type="Identity", name="copy", input=["x"], output=["y"])
     for value in (model.graph.input.add(name="x"), model.graph.output.add(name="y")):
         set_tensor(value.type, 1, (4,))
-    feeds = {"x": tensors.written("x", np.linspace(-1, 1, 4, dtype=np.float32), trials.new_folder(), "x")}
+    feeds = {"x": tensors.written("x", np.linspace(-1, 1, 4, dtype=np.float32), trials.model.new_folder(), "x")}
     verdict = _asked(trials, replace(setup, as_loop=True), entered.body, model, feeds, runs, "four numbers")
     if verdict.status is Status.AGREE:
         return ""
@@ -234,6 +239,9 @@ def _asked(
     feeding = replace(setup.feeding, records=(feeds,), origins=(origin,))
     graph = written(model, body.graph)
     with open_trials(
-        graph, replace(setup, feeding=feeding, score=None, choice=OutputChoice()), trials.reference, trials.workers
+        graph,
+        replace(setup, feeding=feeding, score=None, choice=OutputChoice()),
+        trials.model.reference,
+        trials.runtime.workers,
     ) as inner:
-        return inner.verdict(inner.whole())
+        return inner.verdict(inner.model.whole())

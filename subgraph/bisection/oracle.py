@@ -34,6 +34,7 @@ from subgraph.trials.attribution import (
 )
 from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.preflight import require_usable
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
@@ -68,7 +69,7 @@ class NodeOracle:
     def parents(self) -> list[list[int]]:
         """Per item, the items whose outputs it reads."""
         item = {node: k for k, group in enumerate(self.groups) for node in group}
-        before = self.trials.graph.predecessors
+        before = self.trials.model.graph.predecessors
         return [
             sorted({item[b] for node in group for b in before(node) if b in item} - {k})
             for k, group in enumerate(self.groups)
@@ -81,11 +82,11 @@ class NodeOracle:
 
     def label(self, item: int) -> str:
         """The label of an item's last node."""
-        return self.trials.graph.label(self.groups[item][-1])
+        return self.trials.model.graph.label(self.groups[item][-1])
 
     def indices(self, items: Iterable[int]) -> list[int]:
         """The nodes of some items, in topological order."""
-        return self.trials.graph.in_order(node for k in items for node in self.groups[k])
+        return self.trials.model.graph.in_order(node for k in items for node in self.groups[k])
 
     def region(self, items: Iterable[int]) -> Region:
         """The region of some items.
@@ -93,7 +94,7 @@ class NodeOracle:
         Raises:
             NoRegion: they only draw random numbers.
         """
-        return regions.of_nodes(self.trials.graph, self.indices(items))
+        return regions.of_nodes(self.trials.model.graph, self.indices(items))
 
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
@@ -102,7 +103,7 @@ class NodeOracle:
     @cached_property
     def whole_agrees(self) -> bool:
         """Does the whole agree? Read after the search has asked about it."""
-        whole = self.trials.whole()
+        whole = self.trials.model.whole()
         return whole.nodes not in self.failed and self.trials.verdict(whole).status is Status.AGREE
 
     def search(self, settings: Settings | None = None) -> Steps[Findings]:
@@ -111,7 +112,7 @@ class NodeOracle:
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        ops = self.trials.graph.ops
+        ops = self.trials.model.graph.ops
         labels = [tuple(ops[i] for i in group) for group in self.groups]
         settings = replace(settings or Settings(), expect=self.expect)
         with self.ahead:
@@ -140,7 +141,7 @@ class NodeOracle:
                 self.ahead.wait_for(queries)
             answers = list(map(self._answer, queries))
             if any(q.kind is QueryKind.WHOLE and not q.repetition for q in queries):
-                whole = self.trials.whole().nodes
+                whole = self.trials.model.whole().nodes
                 if first := self._first.get((QueryKind.WHOLE, whole)):
                     require_usable(self.trials, first)
             return answers
@@ -150,7 +151,7 @@ class NodeOracle:
     def _log_asking(self, queries: Sequence[Query]) -> None:
         """What is run now, for the live line."""
         nodes = self.indices(queries[0].items)
-        ends = " … ".join(dict.fromkeys(self.trials.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
+        ends = " … ".join(dict.fromkeys(self.trials.model.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
         more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
         text = f"running {ends} ({count(len(nodes), 'node')}){more}" if nodes else f"running the whole model{more}"
         log.info("%s", text, extra={"live": {"asking": text}})
@@ -167,7 +168,7 @@ class NodeOracle:
     def _run_ahead(self, query: Query) -> tuple[RunResult, Status]:
         region = self._region(query)
         result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
-        return result, self.trials.verdict_of(region, result).status
+        return result, self.trials.judge.verdict(region, result).status
 
     def _answer(self, query: Query) -> Answer:
         kind = query.kind
@@ -178,7 +179,7 @@ class NodeOracle:
                 result = self._confirmed(query, region, result)
             if kind is QueryKind.REST:
                 return self._rest(query, region, result)
-            verdict = self.trials.verdict_of(region, result)
+            verdict = self.trials.judge.verdict(region, result)
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
                 statuses = statuses_of(verdict, self._inner_tensors(query))
@@ -196,14 +197,14 @@ class NodeOracle:
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
         """Tensors that a profile reads, with the item that makes each."""
-        makes, readable = self.trials.graph.makes, set(self.trials.tensors())
+        makes, readable = self.trials.model.graph.makes, set(self.trials.model.tensors())
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
 
     def _locally_wrong(self, query: Query, result: RunResult, seen: Mapping[int, Status]) -> dict[int, float] | None:
         """Of the items that are wrong in place those that are so given what they read, with the relative error; None if
         unknown, or if reading intermediate tensors changed what the whole gives."""
         suspects = [k for k in query.items if seen.get(k) is Status.FAIL]
-        whole = self.run_result(self.trials.whole())
+        whole = self.run_result(self.trials.model.whole())
         if result.failure or (len(query.items) == len(self.groups) and not self._as_plain(whole, result)):
             return None
         wrong = locally_wrong(self.trials, [self.region([k]) for k in suspects], result)
@@ -218,26 +219,26 @@ class NodeOracle:
 
     def _region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
-            return self.trials.whole()
+            return self.trials.model.whole()
         if query.kind is not QueryKind.PROFILE:
             return self.region(query.items)
         inner = list(self._inner_tensors(query))
         if len(query.items) == len(self.groups):
-            return self.trials.whole(inner)
+            return self.trials.model.whole(inner)
         # without the culprits known so far: everything behind them would be wrong
-        return regions.of_nodes(self.trials.graph, self.indices(query.items), [(n,) for n in inner])
+        return regions.of_nodes(self.trials.model.graph, self.indices(query.items), [(n,) for n in inner])
 
     def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
         """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that of a fresh one.
 
         Notes where the region gives other values than the first time.
         """
-        if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.whole())):
+        if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.model.whole())):
             result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         first = self._first.setdefault((query.kind, region.nodes), result)
         if first.failure or result.failure:
             return result
-        with self.trials.undamaged(region, first, result):
+        with self.trials.judge.files_unchanged(region, first, result):
             names = first.differing(result)
         if names:
             self.nondeterministic.setdefault(region.nodes, set()).update(names)
@@ -245,9 +246,9 @@ class NodeOracle:
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         """The answer with the region's share of the target's error, and of the whole model's, if there is one."""
-        if self.whole_agrees or self.trials.too_large(self.trials.whole()):
+        if self.whole_agrees or self.trials.ask.too_large(self.trials.model.whole()):
             return answer
-        whole = self.run_result(self.trials.whole())
+        whole = self.run_result(self.trials.model.whole())
         if not query.target and whole.failure and answer.signature not in (None, whole.failure.signature):
             return replace(answer, culprit=restores_outputs(self.trials, region))
         fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
@@ -274,22 +275,22 @@ class NodeOracle:
             trials = self.trials
             if items:
                 region = self.region(items)
-                values = outputs_with_only(trials, region, self.run_result(region))
-                right = frozenset(trials.whole().nodes) - frozenset(region.nodes)
+                values = outputs_with_only(trials.model, region, self.run_result(region))
+                right = frozenset(trials.model.whole().nodes) - frozenset(region.nodes)
                 self._targets[items] = Target(values or (), right)
             else:
-                self._targets[items] = whole_target(trials, self.run_result(trials.whole()))
+                self._targets[items] = whole_target(trials, self.run_result(trials.model.whole()))
         return self._targets[items]
 
     def _rest(self, query: Query, region: Region, result: RunResult) -> Answer:
         """Does the model agree when only these items are the candidate's? If the reference cannot go on with what they
         give, the verdict is that on their own outputs. And is what disappeared what the items left out give alone?"""
         trials = self.trials
-        values = outputs_with_only(trials, region, result)
+        values = outputs_with_only(trials.model, region, result)
         if values is None:
-            return _answer_of(trials.verdict_of(region, result))
+            return _answer_of(trials.judge.verdict(region, result))
         outputs = RunResult(tuple(values), result.others, None, result.build, result.run, result.stored)
-        answer = _answer_of(trials.restored_verdict(outputs))
+        answer = _answer_of(trials.judge.verdict_of_mixed_run(outputs))
         if answer.status is Status.FAIL:
             self.failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.groups))) - set(query.items))
@@ -304,7 +305,7 @@ class NodeOracle:
         """The largest error of a prefix, relative to that of the whole."""
         error, whole = (
             max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0)
-            for v in (verdict, self.trials.verdict(self.trials.whole()))
+            for v in (verdict, self.trials.verdict(self.trials.model.whole()))
         )
         return error / whole if whole and verdict.outputs else None
 
@@ -337,17 +338,17 @@ def _answer_of(verdict: Verdict) -> Answer:
 # ---------------------------------------------------------------------------------------------------- items
 
 
-def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
+def items_of(model: ReferenceModel) -> tuple[tuple[int, ...], ...]:
     """The items of a search, each as its nodes: nodes that an output needs and whose outputs depend on more than
     shapes; if shapes are not frozen, on more than constants."""
-    graph = trials.graph
-    nodes = trials.whole().nodes
+    graph = model.graph
+    nodes = model.whole().nodes
     kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
-    least = VALUE if trials.freeze else SHAPE
+    least = VALUE if model.freeze else SHAPE
     suspects = [i for i in nodes if any(kinds[n] >= least for n in graph.makes[i]) and i not in graph.random_nodes]
-    if trials.comparable is None:
+    if model.comparable is None:
         return tuple((i,) for i in suspects)
-    return _joined(graph, suspects, trials.comparable)
+    return _joined(graph, suspects, model.comparable)
 
 
 def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:

@@ -41,7 +41,7 @@ def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
     Raises:
         ResultExists: something stands in the way that is not a result.
     """
-    graph = oracle.trials.graph
+    graph = oracle.trials.model.graph
     return case.free_place(place, case.source_of(graph), [graph.path])
 
 
@@ -66,7 +66,7 @@ def save(
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
         document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
         evidence.write_document(to_json(document), work)
-        source = case.source_of(oracle.trials.graph)
+        source = case.source_of(oracle.trials.model.graph)
         case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
     return document
 
@@ -83,36 +83,40 @@ def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]
 def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feeding: Feeding) -> bool:
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.graph, nodes)
-    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.freeze, as_loop=trials.as_loop or None)
-    return evidence.add_case(trials.graph, region, request, place, trials.reference, trials.values)
+    region = regions.of_nodes(trials.model.graph, nodes)
+    request = CaseRequest.of_nodes(
+        trials.model.graph, nodes, feeding, freeze=trials.model.freeze, as_loop=trials.runtime.as_loop or None
+    )
+    return evidence.add_case(trials.model.graph, region, request, place, trials.model.reference, trials.model.values)
 
 
 def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
     """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.graph, finding.indices)
+    region = regions.of_nodes(trials.model.graph, finding.indices)
     samples = oracle.run_result(region).tensors
-    for into, tensors in zip(evidence.candidate_folders(folder, trials.values.labels), samples, strict=False):
+    for into, tensors in zip(evidence.candidate_folders(folder, trials.model.values.labels), samples, strict=False):
         evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
-    if trials.candidate_model:
+    if trials.runtime.own_model:
         with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
-            _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
-    verdict = trials.verdict_of(region, oracle.run_result(region))
+            _add_model(oracle, trials.runtime.own_model, region, folder / CANDIDATE)
+    verdict = trials.judge.verdict(region, oracle.run_result(region))
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
-    outcome = CandidateOutcome(trials.candidate.name, verdict.status, verdict.signature, why)
+    outcome = CandidateOutcome(trials.runtime.candidate.name, verdict.status, verdict.signature, why)
     evidence.add_outcome(folder, outcome)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
     """Add the cut of the candidate's own model, its inputs, and which tensors of the two models match."""
     trials = oracle.trials
-    room = trials.new_folder()
-    cut, feeds = trials.write_cut(region, trials.values.records, room)
+    room = trials.model.new_folder()
+    cut, feeds = trials.writer.write_cut(region, trials.model.values.records, room)
     into.mkdir(exist_ok=True)  # without outputs there is none yet
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
     load.write_own_format(into / "model.onnx", into)
-    for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):
+    for folder, records in zip(
+        evidence.sample_folders(into / "inputs", trials.model.values.labels), feeds, strict=True
+    ):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
     (into / BOUNDARY_MATCHES).write_bytes(case.as_json(to_json(model.boundary_matches(region))))

@@ -25,8 +25,8 @@ UNSEEN = "every region is fed with captured values, and nobody knows whether wha
 def stretches_of(oracle: NodeOracle) -> list[Items]:
     """The items, in ranges whose weights fit into the candidate's memory; all in one where the whole does."""
     trials, everything = oracle.trials, tuple(range(len(oracle.groups)))
-    weights, room = trials.graph.weights, trials.workers.memory
-    if room is None or not trials.too_large(trials.whole()):
+    weights, room = trials.model.graph.weights, trials.runtime.workers.memory
+    if room is None or not trials.ask.too_large(trials.model.whole()):
         return [everything]
     of_items = [oracle.region([k]).weights for k in everything]
     costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
@@ -42,8 +42,8 @@ def capture(oracle: NodeOracle) -> None:
         InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
     """
     parts = stretches_of(oracle)
-    ends = [oracle.trials.whole(), *(oracle.region(items) for items in parts if len(parts) > 1)]
-    oracle.trials.values.need([n for r in ends for n in (*r.inputs, *r.shapes, *r.outputs)])
+    ends = [oracle.trials.model.whole(), *(oracle.region(items) for items in parts if len(parts) > 1)]
+    oracle.trials.model.values.need([n for r in ends for n in (*r.inputs, *r.shapes, *r.outputs)])
 
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
@@ -57,7 +57,7 @@ def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
 
     if len(parts) == 1:
         whole = yield from each(oracle.search(settings), numbered)
-        if whole.stopped or not oracle.trials.too_large(oracle.trials.whole()):
+        if whole.stopped or not oracle.trials.ask.too_large(oracle.trials.model.whole()):
             return whole
         found, parts = [whole], stretches_of(oracle)  # it was tried, and stopped for its memory
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
@@ -76,7 +76,7 @@ def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findin
     """One result of all stretches."""
     counts = reduce(add, (f.counts for f in found))
     named = tuple(finding for f in found if f.outcome is Outcome.DISAGREE for finding in f.findings)
-    why = f"the whole model: {oracle.trials.too_large(oracle.trials.whole())}"
+    why = f"the whole model: {oracle.trials.ask.too_large(oracle.trials.model.whole())}"
     notes = ((f"{why}; {UNSEEN}", ()), *(note for f in found for note in f.notes))
     stopped = next((f.stopped for f in found if f.stopped), "")
     if not named:

@@ -28,6 +28,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import NUMBERS, Signature, Status, Verdict
@@ -67,17 +68,17 @@ class Attributes:
         Raises:
             SubcutError: the region cannot be cut, or the candidate cannot be used.
         """
-        trials, region = self.trials, with_constant_parameters(self.trials.graph, self.region)
-        if trials.candidate_model or trials.run_by_hand or len(region.nodes) > MAX_NODES:
+        trials, region = self.trials, with_constant_parameters(self.trials.model.graph, self.region)
+        if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
-        end, folder = time.monotonic() + MAX_SECONDS, trials.new_folder()
-        cut, feeds = trials.write_cut(region, trials.sample_groups(region)[0][1], folder)
+        end, folder = time.monotonic() + MAX_SECONDS, trials.model.new_folder()
+        cut, feeds = trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
         model = cut.to_model()
         fed = tuple({record.name: record for record in sample} for sample in feeds)
         places = list(_places(model))
         if not places:
             return
-        with OnnxProcess(trials.graph.path) as onnx:
+        with OnnxProcess(trials.model.graph.path) as onnx:
             as_it_is = self._verdict(_with_own_shapes(model, onnx), fed, folder / "as-it-is.onnx")
             if not _is_wrong(as_it_is):
                 return
@@ -117,11 +118,11 @@ class Attributes:
         """
         path.write_bytes(model.SerializeToString())
         self.tried += 1
-        setup = replace(self.setup, candidate=self.trials.candidate, feeding=Feeding(records=tuple(fed)))
-        with open_trials(load(path), setup, self.reference, self.trials.workers) as trials:
-            whole = trials.whole()
+        setup = replace(self.setup, candidate=self.trials.runtime.candidate, feeding=Feeding(records=tuple(fed)))
+        with open_trials(load(path), setup, self.reference, self.trials.runtime.workers) as trials:
+            whole = trials.model.whole()
             verdict = trials.verdict(whole)
-            if verdict.status is Status.AGREE and not _tells(trials):
+            if verdict.status is Status.AGREE and not _tells(trials.model):
                 return replace(verdict, status=Status.UNRESOLVED)
             return trials.verdict(whole, repetition=1, fresh=True) if verdict.status is Status.AGREE else verdict
 
@@ -140,9 +141,9 @@ def _error(verdict: Verdict) -> float:
     return max((judged.errors.get("max_abs", 0.0) for judged in verdict.outputs), default=0.0)
 
 
-def _tells(trials: Trials) -> bool:
+def _tells(model: ReferenceModel) -> bool:
     """Has an output of the model different elements? Equal ones, as a Softmax over one element gives, show nothing."""
-    outputs = [record[name] for record in trials.values.records for name in trials.whole().outputs]
+    outputs = [record[name] for record in model.values.records for name in model.whole().outputs]
     arrays = [record.array().reshape(-1) for record in outputs if record.form == "tensor"]
     return any(bool((array != array[0]).any()) for array in arrays if array.size)
 

@@ -16,7 +16,6 @@ from subgraph.blame.cures import Prover, open_prover
 from subgraph.blame.rewritten import Rewriter
 from subgraph.blame.versions import History
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.comparison.judge import parse_criterion
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
 from subgraph.environments import releases
 from subgraph.errors import BackendError, SubcutError, UsageError
@@ -25,7 +24,6 @@ from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
 from subgraph.text import clean, count
-from subgraph.trials.pieces import by_rounding_alone
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -120,9 +118,9 @@ class Blame:
 
     def attributes(self) -> list[str]:
         """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about what is left."""
-        if self.trials.shared_tensors is not None:  # one side runs the module that the model was exported from
+        if self.trials.model.shared_tensors is not None:  # one side runs the module that the model was exported from
             return []
-        own = self.trials.reference
+        own = self.trials.model.reference
         with Reference(own.backend, own.options, restart=True, python=own.python) as reference:
             asked = Attributes(self.trials, self.region, self.setup, reference, notes=self.notes)
             try:
@@ -135,8 +133,8 @@ class Blame:
 
     def kernels(self) -> bool | None:
         """Is it as wrong without any optimisation, in full precision? None where the candidate has no such options."""
-        options = self.trials.about.exact
-        verdict = self._of(replace(self.trials.candidate, options=dict(options))) if options else None
+        options = self.trials.runtime.about.exact
+        verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options))) if options else None
         return verdict.status is Status.FAIL if verdict and verdict.status is not Status.UNRESOLVED else None
 
     def switches(self, *, exact: bool) -> dict[str, Mapping[str, str]]:
@@ -145,9 +143,13 @@ class Blame:
         `exact`: among them all optimisations, or a lower precision, at once.
         """
         found = {}
-        all_at_once = {"all that costs accuracy": self.trials.about.exact} if exact and self.trials.about.exact else {}
-        for name, options in {**self.trials.about.switches, **all_at_once}.items():
-            verdict = self._of(replace(self.trials.candidate, options=dict(options)))
+        all_at_once = (
+            {"all that costs accuracy": self.trials.runtime.about.exact}
+            if exact and self.trials.runtime.about.exact
+            else {}
+        )
+        for name, options in {**self.trials.runtime.about.switches, **all_at_once}.items():
+            verdict = self._of(replace(self.trials.runtime.candidate, options=dict(options)))
             if verdict and verdict.status is Status.AGREE:
                 log.info("switches: right with %s off", name)
                 found[name] = options
@@ -157,9 +159,9 @@ class Blame:
         """The verdict on the region with other options."""
         self.runs += 1
         try:
-            return replace(self.trials, candidate=candidate).verdict(self.region)
+            return self.trials.with_candidate(candidate).verdict(self.region)
         except SubcutError as e:
-            self.notes.append(f"{changed(self.trials.candidate, candidate.options)}: {e.what}")
+            self.notes.append(f"{changed(self.trials.runtime.candidate, candidate.options)}: {e.what}")
             return None
 
     # ------------------------------------------------------------------------------------------------ releases
@@ -183,14 +185,14 @@ class Blame:
 
     def _own(self, asked: ReleasesAsked) -> str:
         """The release that the candidate runs; "" if it is not known."""
-        candidate = self.trials.candidate
+        candidate = self.trials.runtime.candidate
         return "" if asked.switch else candidate.release or self._beside()
 
     def _beside(self) -> str:
         """The release that runs where none is named."""
-        candidate = self.trials.candidate
+        candidate = self.trials.runtime.candidate
         own = candidate.package or candidate.python or candidate.processor
-        return self.trials.about.version if own else releases.beside(candidate.backend)
+        return self.trials.runtime.about.version if own else releases.beside(candidate.backend)
 
     def _named(self, asked: ReleasesAsked) -> list[str]:
         """
@@ -199,7 +201,7 @@ class Blame:
         """
         if "," in asked.span or asked.switch:
             return asked.names if asked.switch else sorted(asked.names, key=releases.parse)
-        candidate = self.trials.candidate
+        candidate = self.trials.runtime.candidate
         backend, package = candidate.backend, candidate.package
         try:
             known = releases.published(backend, asked.sources, package)
@@ -218,7 +220,7 @@ class Blame:
         """One release on the region."""
         if version == self._own(asked):
             return self._tried(version, self.verdict)
-        own = self.trials.candidate
+        own = self.trials.runtime.candidate
         # A version that a command switches is any word of the user's.
         candidate = replace(own, release=version) if asked.switch else own.of_release(version, asked.sources)
         try:
@@ -269,20 +271,20 @@ class Blame:
 
     def runtime(self) -> tuple[str, str]:
         """(the runtime's package, its release), as people name them; the candidate's name where it has none."""
-        candidate = self.trials.candidate
+        candidate = self.trials.runtime.candidate
         try:
             package = releases.package(candidate.backend)[0]
         except UsageError:
-            return candidate.name, self.trials.about.version
+            return candidate.name, self.trials.runtime.about.version
         return candidate.package or package, candidate.release or self._beside()
 
     def _candidates(
         self, prover: Prover, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]],
         history: Versions | None, asked: ReleasesAsked | None,
     ) -> Iterator[Cure]:  # fmt: skip
-        candidate = self.trials.candidate
+        candidate = self.trials.runtime.candidate
         for names in passes[:MAX_SETS]:
-            cured = without(self.trials, names).candidate
+            cured = without(self.trials, names).runtime.candidate
             what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
             yield prover.of_candidate("pass", what, changed(candidate, cured.options), cured)
         for name, options in switches.items():
@@ -305,25 +307,24 @@ def in_its_surroundings(blame: Blame) -> Blame:
     Raises:
         SubcutError: the candidate cannot be used.
     """
-    trials, region, whole = blame.trials, blame.region, blame.trials.whole()
+    trials, region, whole = blame.trials, blame.region, blame.trials.model.whole()
     if region == whole or blame.verdict.signature is Signature.REFUSED:
         return blame
-    names = ", ".join(f"'{clean(trials.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
+    names = ", ".join(f"'{clean(trials.model.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
     names += f" and {len(region.nodes) - MAX_NAMES} more" if len(region.nodes) > MAX_NAMES else ""
     if not blame.is_wrong:
         return replace(blame, region=whole, notes=[*blame.notes, f"{names}: not wrong alone, so the whole is asked"])
     if not _only_rounds(trials, region) or _only_rounds(trials, whole):
         return blame
     note = f"{names}: off by rounding only alone, so the whole is asked, and judged by {ROUNDING_ALONE}"
-    trials = replace(trials, rule=parse_criterion(ROUNDING_ALONE), criterion=ROUNDING_ALONE)
+    trials = trials.with_criterion(ROUNDING_ALONE)
     setup = replace(blame.setup, criterion=ROUNDING_ALONE)
     return replace(blame, trials=trials, region=whole, setup=setup, notes=[*blame.notes, note])
 
 
 def _only_rounds(trials: Trials, region: Region) -> bool:
     """Does rounding explain all that is off, whatever criterion judged it?"""
-    with by_rounding_alone(trials):
-        verdict = trials.verdict(region)
+    verdict = trials.with_criterion(ROUNDING_ALONE).verdict(region)
     return verdict.status is Status.AGREE or verdict.signature is Signature.PRECISION
 
 

@@ -52,8 +52,8 @@ class Prover:
         self.runs += 1
         try:
             with _sharing(self.trials, candidate, f"cure-{self.runs}") as other:
-                verdict = other.verdict(self.trials.whole())
-                return self._cure(kind, what, how, verdict, other, self.trials.graph.path)
+                verdict = other.verdict(self.trials.model.whole())
+                return self._cure(kind, what, how, verdict, other, self.trials.model.graph.path)
         except SubcutError as e:
             return Cure(kind, what, how, False, "region", None, e.what)
 
@@ -65,13 +65,13 @@ class Prover:
         """
         self.runs += 1
         with self.opened(path, self.setup.feeding) as other:
-            verdict = self.trials.verdict_of(self.trials.whole(), other.run(other.whole()))
+            verdict = self.trials.judge.verdict(self.trials.model.whole(), other.run(other.model.whole()))
             return self._cure("rewrite", what, path.name, verdict, self.trials, path)
 
     def opened(self, path: Path, feeding: Feeding) -> AbstractContextManager[Trials]:
         """Trials on another model, of a region or the whole, in the same processes."""
         setup = replace(self.setup, feeding=feeding)
-        return open_trials(load(path), setup, self.trials.reference, self.trials.workers)
+        return open_trials(load(path), setup, self.trials.model.reference, self.trials.runtime.workers)
 
     def _cure(self, kind: str, what: str, how: str, verdict: Verdict, other: Trials, path: Path) -> Cure:
         """A cure, by the verdict on the whole model; `other`, `path`: what is timed if that is right."""
@@ -82,18 +82,18 @@ class Prover:
 
     def _slowdown(self, other: Trials, path: Path) -> float | None:
         """Median times of the cure and the original, run in turn on the first sample."""
-        sample = self.trials.values.records[0]
-        feeds = [sample[name] for name in self.trials.graph.inputs]
+        sample = self.trials.model.values.records[0]
+        feeds = [sample[name] for name in self.trials.model.graph.inputs]
         times: tuple[list[float], list[float]] = ([], [])
-        pairs = (self.trials, self.trials.graph.path, "original"), (other, path, "cure")
+        pairs = (self.trials, self.trials.model.graph.path, "original"), (other, path, "cure")
         try:
             with (
-                self.trials.temporary_folder() as folder,
-                self.trials.workers.borrow(loads=1) as ours,
-                other.workers.borrow(loads=1) as theirs,
+                self.trials.model.temporary_folder() as folder,
+                self.trials.runtime.workers.borrow(loads=1) as ours,
+                other.runtime.workers.borrow(loads=1) as theirs,
             ):
                 for (trials, file, key), worker in zip(pairs, (ours, theirs), strict=True):
-                    worker.load(key, file, trials.candidate.options)
+                    worker.load(key, file, trials.runtime.candidate.options)
                 for _ in range(WARM + TIMED):
                     for (_, _, key), worker, spent in zip(pairs, (ours, theirs), times, strict=True):
                         spent.append(worker.run(key, folder, {}, feeds).seconds)
@@ -111,16 +111,18 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
     Raises:
         SubcutError: the reference cannot run the model.
     """
-    names = list(trials.graph.inputs)
-    trials.capture(trials.whole())
-    trials.values.need(names)
-    samples = [{name: record[name] for name in names} for record in trials.values.records]
-    draws = list(drawn(samples, DRAWS, trials.new_folder(), parameters(trials.graph)))
+    names = list(trials.model.graph.inputs)
+    trials.model.capture(trials.model.whole())
+    trials.model.values.need(names)
+    samples = [{name: record[name] for name in names} for record in trials.model.values.records]
+    draws = list(drawn(samples, DRAWS, trials.model.new_folder(), parameters(trials.model.graph)))
     fed = replace(setup, feeding=extended(setup.feeding, samples, draws))
     with ExitStack() as stack:
         try:
-            more = stack.enter_context(open_trials(trials.graph, fed, trials.reference, trials.workers))
-            more.capture(more.whole())
+            more = stack.enter_context(
+                open_trials(trials.model.graph, fed, trials.model.reference, trials.runtime.workers)
+            )
+            more.model.capture(more.model.whole())
             prover = Prover(more, fed, len(draws))
         except SubcutError as e:
             notes.append(f"cures are not proven: no inputs could be drawn like the samples: {e.what}")
@@ -131,9 +133,9 @@ def open_prover(trials: Trials, setup: Setup, notes: list[str]) -> Iterator[Prov
 @contextmanager
 def _sharing(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
     """Trials of another candidate: of the same environment in the same processes, else in processes of its own."""
-    own = trials.candidate
+    own = trials.runtime.candidate
     if all(getattr(candidate, key) == getattr(own, key) for key in ("release", "package", "python", "processor")):
-        yield replace(trials, candidate=candidate)
+        yield trials.with_candidate(candidate)
         return
     with with_candidate(trials, candidate, name) as other:
         yield other

@@ -44,29 +44,31 @@ def explain(
     switches = blame.switches(exact=not passes) if wrong else {}
     versions = blame.history(asked) if asked else None
     case = Path(finding.case) if finding and finding.case else None
-    home = case if case else trials.scratch
+    home = case if case else trials.model.scratch
     with folders.aside(home / BLAME) as work:
         cures = blame.cures(passes, switches, versions, asked, work, home / BLAME) if wrong else []
-        region = [trials.graph.label(i) for i in blame.region.nodes]
-        ops = [trials.graph.ops[i] for i in blame.region.nodes]
+        region = [trials.model.graph.label(i) for i in blame.region.nodes]
+        ops = [trials.model.graph.ops[i] for i in blame.region.nodes]
         runtime, version = blame.runtime()
         document = BlameDocument(
             exit_code=search.exit_code if wrong or not (versions and versions.wrong) else 1,
-            model=trials.graph.path.name,
-            candidate=trials.candidate.name,
+            model=trials.model.graph.path.name,
+            candidate=trials.runtime.candidate.name,
             runtime=runtime,
             version=version,
             outcome=search.outcome,
             pieces=search.pieces,
             region=region,
             ops=ops,
-            whole=blame.region == trials.whole(),
+            whole=blame.region == trials.model.whole(),
             signature=blame.verdict.signature,
             why=blame.verdict.why,
             kernels=kernels,
             passes=passes,
             attributes=attributes,
-            nodes=[described(trials.graph.nodes[i]) for i in blame.region.nodes[: answer.MAX_NODES]] if wrong else (),
+            nodes=[described(trials.model.graph.nodes[i]) for i in blame.region.nodes[: answer.MAX_NODES]]
+            if wrong
+            else (),
             seen=beside(to_json(finding.worst), to_json(finding.off)) if finding and finding.worst else "",
             environment=_environment(search.environment) if wrong else "",
             switches=list(switches),
@@ -82,7 +84,9 @@ def explain(
             seconds=round(time.monotonic() - began, 3),
             command=command,
         )
-        document = answer.written(document, work, case, trials.candidate if trials.candidate.can.reference else None)
+        document = answer.written(
+            document, work, case, trials.runtime.candidate if trials.runtime.candidate.can.reference else None
+        )
     if case and finding is not None:
         _add_to_report(search, finding, answer.plain(document), case.parent)
     return document

@@ -60,16 +60,16 @@ class Rewriter:
         Raises:
             SubcutError: the region cannot be cut, or the reference cannot run it.
         """
-        trials, region = self.trials, with_constant_parameters(self.trials.graph, self.region)
-        if trials.candidate_model or trials.run_by_hand or len(region.nodes) > MAX_NODES:
+        trials, region = self.trials, with_constant_parameters(self.trials.model.graph, self.region)
+        if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
-        end, proven, scratch = time.monotonic() + MAX_SECONDS, 0, trials.new_folder()
-        records = trials.sample_groups(region)[0][1]
-        cut, feeds = trials.write_cut(region, records, scratch)
+        end, proven, scratch = time.monotonic() + MAX_SECONDS, 0, trials.model.new_folder()
+        records = trials.model.sample_groups(region)[0][1]
+        cut, feeds = trials.writer.write_cut(region, records, scratch)
         fed = [{record.name: record for record in sample} for sample in feeds]
-        frozen = region.shapes if has_open_shapes(trials.graph) or region != self.region else None
+        frozen = region.shapes if has_open_shapes(trials.model.graph) or region != self.region else None
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
-        python = trials.reference.python if trials.reference.fixed else None
+        python = trials.model.reference.python if trials.model.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
             original = OriginalRegion(cut.to_model(), fed, reference, scratch)
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):
@@ -88,7 +88,7 @@ class Rewriter:
         self.tried += 1
         try:
             with self.prover.opened(path, Feeding(records=fed)) as alone:
-                if alone.verdict(alone.whole()).status is not Status.AGREE:
+                if alone.verdict(alone.model.whole()).status is not Status.AGREE:
                     return None
             equal = original.compare(form.model)
             if not equal.proven:
@@ -110,7 +110,7 @@ class Rewriter:
         Raises:
             SubcutError, OnnxError: it does not fit, or onnx cannot convert it.
         """
-        graph = self.trials.graph
+        graph = self.trials.model.graph
         if not form.opset:
             region = with_constant_parameters(graph, self.region)
             return replaced(graph, region, load(path), computed=region.shapes)

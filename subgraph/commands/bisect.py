@@ -113,7 +113,8 @@ def opened(
     within: str, force: bool,
 ) -> Iterator[Bisection]:  # fmt: skip
     """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to try first."""
-    from subgraph.bisection.bisection import Bisection, BisectionOptions
+    from subgraph.bisection.bisection import Bisection
+    from subgraph.bisection.options import BisectionOptions
     from subgraph.recordings.interval import node_weights
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime.remote.remote_pool import open_workers

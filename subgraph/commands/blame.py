@@ -140,7 +140,7 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     trials = bisection.oracle.trials
     setup = replace(bisection.options.setup, criterion=bisection.result.criterion)  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
-    region = regions.of_nodes(trials.graph, finding.indices) if finding else trials.whole()
+    region = regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
     blame = in_its_surroundings(Blame(trials, region, setup))
     log.info("%s", found.text.split("\n")[0])
     document = explain(blame, bisection.result, finding, asked, command_line())

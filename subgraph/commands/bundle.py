@@ -227,9 +227,9 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
         with asked.reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
             if not k:
                 resolve.log_caveat(trials)
-            region = trials.whole()
+            region = trials.model.whole()
             run_result = trials.run(region, fresh=True)
-            verdicts.append(trials.verdict_of(region, run_result))
+            verdicts.append(trials.judge.verdict(region, run_result))
             save_outputs(run_result, case, k)
     identity = {"candidate": candidate.name, "identity": candidate.identity(""), "precision": candidate.precision}
     evidence = {

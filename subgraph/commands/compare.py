@@ -175,7 +175,7 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
         setup, choice, is_part = replace(setup, feeding=feeding), choice.inside(names), choice.is_part
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
-            words = choice.words(trials)
+            words = choice.words(trials.model)
             comparison = compare_tensors(trials, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place)
             held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
             unseen = (
@@ -185,7 +185,7 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
             command = command_line()
             found = document(trials, comparison, setup.criterion, command)
             if choice.save:
-                save_values(value_pairs(trials, chosen(trials, words)), free_values(choice.save))
+                save_values(value_pairs(trials, chosen(trials.model, words)), free_values(choice.save))
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")
     saved = evidence.save_document(found, place, source_of(graph), [graph.path])
     return dict(to_json(saved))

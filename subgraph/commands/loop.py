@@ -137,7 +137,8 @@ def _searched(
     *, force: bool,
 ) -> LoopDocument:  # fmt: skip
     """The document with that of the bisection of its step."""
-    from subgraph.bisection.bisection import Bisection, BisectionOptions
+    from subgraph.bisection.bisection import Bisection
+    from subgraph.bisection.options import BisectionOptions
 
     k = document.first_wrong
     assert k is not None

@@ -130,7 +130,7 @@ def start(
         advance.make_folder(folder)
         stack.enter_context(sessions.locked(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile
-        advance.begin(manual, trials)
+        advance.begin(manual, trials.model)
         _remember_code(manual)
         return _advanced(manual, trials)
 
@@ -335,7 +335,7 @@ def _continue(manual: ManualState, trust: bool) -> Result:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this session began", hint)
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
-            advance.restore(manual, trials)
+            advance.restore(manual, trials.model)
             return _advanced(manual, trials)
 
 

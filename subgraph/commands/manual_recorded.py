@@ -32,13 +32,13 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples, run_of_device
 
-    (run,) = limit_samples([run_of_device(runs)], len(trials.values.samples))
+    (run,) = limit_samples([run_of_device(runs)], len(trials.model.values.samples))
     compared = compare_run(trials, run)
     other = compared.other_input
     if compared.wrong_input or other:
         what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
         raise InputError(what, "-i what the device was fed; or start without --recorded")
-    graph = trials.graph
+    graph = trials.model.graph
     weights = interval.node_weights(graph)
     intervals = interval.find_intervals(compared, weights)
     document = result_folder.document(
@@ -65,12 +65,12 @@ def precision_of(recorded: RecordedRuns) -> str | None:
 def _outputs(compared: RunComparison) -> list[list[Record]]:
     """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
     trials, rows = compared.trials, compared.rows
-    names = trials.whole().outputs
+    names = trials.model.whole().outputs
     if not all(name in rows and rows[name].compared and name in m.matches for name in names for m in compared.matched):
         return []
-    if len(compared.matched) != len(trials.values.samples):
+    if len(compared.matched) != len(trials.model.values.samples):
         return []
-    folders = [trials.new_folder() for _ in compared.matched]
+    folders = [trials.model.new_folder() for _ in compared.matched]
     return [
         [matched.save(name, folder, f"o{i}") for i, name in enumerate(names)]
         for matched, folder in zip(compared.matched, folders, strict=True)

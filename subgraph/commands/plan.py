@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from subgraph.plan.plan import Planner
     from subgraph.plan.search import Found
     from subgraph.results.plan import PlanDocument, PlanScore
+    from subgraph.trials.reference_model import ReferenceModel
     from subgraph.trials.score import Wanted
     from subgraph.trials.trial import Trials
 
@@ -94,9 +95,11 @@ def plan(
         raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
     with _opened(asked, options_of, to) as (trials, twin), ExitStack() as stack:
         if limit is not None:
-            trials.workers.deadline = max(began + limit, time.monotonic() + limit / 2)  # to match models takes long
-        parallel = asked.jobs(jobs, trials.candidate)
-        higher = _gears_of(trials, twin, between)
+            trials.runtime.workers.deadline = max(
+                began + limit, time.monotonic() + limit / 2
+            )  # to match models takes long
+        parallel = asked.jobs(jobs, trials.runtime.candidate)
+        higher = _gears_of(trials.model, twin, between)
         planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
         if wanted:
             _ = planner.as_it_is  # before the time is used up
@@ -104,7 +107,7 @@ def plan(
         document = _document(asked, planner, found, began)
         if found is not None:
             other = options_of.other_model
-            name = to or (Path(str(other)).stem if other else trials.candidate.name)
+            name = to or (Path(str(other)).stem if other else trials.runtime.candidate.name)
             source = source_of(load(asked.model_path))
             place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
             place = free_place(place, source, [asked.model_path])
@@ -130,12 +133,12 @@ def _gears(words: str | None) -> list[str]:
     return [word for word in asked if word in GEARS]
 
 
-def _gears_of(trials: Trials, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
+def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
     from subgraph.plan.cures import gears
 
     if between and not twin.forms:
         raise UsageError("--gears is for quantized models", "leave it out: nothing lies between 16 bits and float32")
-    return gears(trials.graph, twin, trials.values, between)
+    return gears(model.graph, twin, model.values, between)
 
 
 @contextmanager
@@ -147,7 +150,7 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.folders import scratch
     from subgraph.trials.matching.pair_models import pair_models
-    from subgraph.trials.session import open_trials
+    from subgraph.trials.session import open_trials, with_own_model
 
     setup = asked.setup(candidate_options)
     by_command = setup.candidate.keeps_nodes
@@ -162,24 +165,26 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
             graph = lower.raised(graph, stack.enter_context(scratch(Path(gettempdir()), "subcut-raised")))
         with open_trials(graph, setup, reference, workers) as trials:
-            trials.values.need(list(graph.inputs))
+            trials.model.values.need(list(graph.inputs))
             if graph.path != asked.model_path:
-                _require_unchanged(asked, trials)
+                _require_unchanged(asked, trials.model)
             if to in quantize.TYPES:
-                log.info("quantized by onnxruntime, calibrated on %s", count(len(trials.values.records), "sample"))
-                folder = trials.scratch / "quantized"
+                log.info(
+                    "quantized by onnxruntime, calibrated on %s", count(len(trials.model.values.records), "sample")
+                )
+                folder = trials.model.scratch / "quantized"
                 folder.mkdir()
-                made = load(quantize.quantized(graph, to, trials.values.records, folder)).prepare()
-                other = pair_models(graph, made, reference, trials.values, folder)
-                trials = replace(trials, candidate_model=other)
-            pair = trials.candidate_model
+                made = load(quantize.quantized(graph, to, trials.model.values.records, folder)).prepare()
+                other = pair_models(graph, made, reference, trials.model.values, folder)
+                trials = with_own_model(trials, other)
+            pair = trials.runtime.own_model
             if by_command:
-                yield trials, places.by_command(graph, Precision(trials.precision))
+                yield trials, places.by_command(graph, Precision(trials.judge.precision))
             else:
                 yield trials, places.of_pair(pair) if pair else places.rounded_to(graph, Precision(str(to)))
 
 
-def _require_unchanged(asked: Asked, trials: Trials) -> None:
+def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     """
     Raises:
         ModelError: the model at the newer opset gives other outputs than the user's.
@@ -189,13 +194,13 @@ def _require_unchanged(asked: Asked, trials: Trials) -> None:
     from subgraph.plan.plan import distance
     from subgraph.runtime.reference_values import ReferenceValues
 
-    graph, folder = load(asked.model_path), trials.scratch / "original"
-    own = ReferenceValues(graph.prepare(), trials.reference, asked.feeding.plan(graph, graph.inputs), folder)
+    graph, folder = load(asked.model_path), model.scratch / "original"
+    own = ReferenceValues(graph.prepare(), model.reference, asked.feeding.plan(graph, graph.inputs), folder)
     names = [n for n in graph.outputs if n in graph.maker]
     own.need(names)
-    trials.values.need(names)
+    model.values.need(names)
     for name in names:
-        pairs = zip(own.records, trials.values.records, strict=True)
+        pairs = zip(own.records, model.values.records, strict=True)
         off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
         if off > MAX_CONVERTED:
             what = (
@@ -210,10 +215,10 @@ def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Plann
     from subgraph.trials.score import open_score
 
     trials = planner.trials
-    trials.values.need(planner.outputs)
+    trials.model.values.need(planner.outputs)
     if not wanted:
         return planner
-    score = open_score(wanted, trials, planner.outputs, trials.workers.memory)
+    score = open_score(wanted, trials.model, planner.outputs, trials.runtime.workers.memory)
     return replace(planner, acceptance=stack.enter_context(score))
 
 
@@ -231,7 +236,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         says="",
         precision=planner.twin.precision,
         unit=planner.unit,
-        criterion=score.words if score else planner.trials.criterion,
+        criterion=score.words if score else planner.trials.judge.criterion,
         kept=None if found is None else kept_places(planner, found),
         places=len(planner.places),
         minimal=bool(found and found.minimal),
@@ -240,7 +245,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         seconds=round(time.monotonic() - began, 3),
         score=score,
         tried=[PlanTried(t.kept, t.judged.accepted, t.judged.score, t.judged.why) for t in tried],
-        weights=stored_bytes(planner.trials.graph, planner.twin, planner.how(found.levels))
+        weights=stored_bytes(planner.trials.model.graph, planner.twin, planner.how(found.levels))
         if found and own_model
         else None,
         run_seconds=None if found is None else planner.seconds(found.levels),
@@ -258,7 +263,7 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     from subgraph.plan.reasons import why_many
     from subgraph.verdict import Status
 
-    notes, graph = list[str](), planner.trials.graph
+    notes, graph = list[str](), planner.trials.model.graph
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
         notes.append(f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v shows why")
     if own := len(planner.twin.own):
@@ -287,7 +292,7 @@ def _score(planner: Planner, found: Found | None) -> PlanScore | None:
         as_it_is=planner.as_it_is.score,
         plan=kept.score if kept else None,
         in_float=score.float_score,
-        samples=len(planner.trials.values.records),
+        samples=len(planner.trials.model.values.records),
         interval=interval,
         of="drop" if score.wanted.at_least is None else "score",
         sure=score.is_sure(interval),

@@ -68,7 +68,7 @@ class TensorChoice:
         named = [tuple(filter(None, some)) for some in (names[:at], names[at:start], names[start:])]
         return replace(self, at=named[0], start=named[1], end=named[2])
 
-    def words(self, trials: ReferenceModel) -> Sequence[str]:
+    def words(self, model: ReferenceModel) -> Sequence[str]:
         """Names and globs for `trials.compare`; empty for all tensors.
 
         Raises:
@@ -76,11 +76,11 @@ class TensorChoice:
         """
         from subgraph.graph.region import between
 
-        graph = trials.graph
+        graph = model.graph
         if not (self.start or self.end):
             return self.at or (list(graph.outputs) if self.outputs else ())
         nodes = set(between(graph, self.start, self.end).nodes)
-        made = [f"tensor:{name}" for name in trials.tensors() if graph.maker[name] in nodes]
+        made = [f"tensor:{name}" for name in model.tensors() if graph.maker[name] in nodes]
         if not made:
             raise UsageError("between start and end nothing can be compared", "name others, or leave them out")
         return made
@@ -167,13 +167,13 @@ def compare_recorded(
         asked.reference() as reference, runs.open_runs(graph := load(path), recordings, feeding) as recorded,
         recorded.trials(graph, reference, asked.output, criterion) as (trials, limited),
     ):  # fmt: skip
-        names = chosen(trials, choice.words(trials))
+        names = chosen(trials.model, choice.words(trials.model))
         compared = compare_runs(trials, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
         comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
         if choice.save:
             save_values((p for c in compared for p in value_pairs(c, names)), free_values(choice.save))
-        tables = [msaccucmp.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
+        tables = [msaccucmp.accuracy_rows(trials.model, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
     shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
@@ -208,7 +208,7 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
             document = result_folder.document(trials, compared, narrowed, intervals, criterion, command_line(), reasons)
             if intervals:
                 document = result_folder.save(
-                    trials, narrowed, intervals, document, place, request, fed,
+                    trials.model, narrowed, intervals, document, place, request, fed,
                     lambda saved: next_commands(saved, narrowed, recordings, fed),
                 )  # fmt: skip
         if not intervals:  # beside an earlier finding, not in its place
@@ -253,7 +253,7 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples
 
-    samples = len(trials.values.samples)
+    samples = len(trials.model.values.samples)
     return interval.interval_weights([compare_run(trials, r) for r in limit_samples(runs, samples) if not r.missing])
 
 

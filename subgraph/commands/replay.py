@@ -126,4 +126,4 @@ def _verdict(
     with start_reference() as reference, open_case(case, k, candidate, criterion, reference) as trials:
         if not k:
             resolve.log_caveat(trials)
-        return trials.verdict(trials.whole(), fresh=True)
+        return trials.verdict(trials.model.whole(), fresh=True)

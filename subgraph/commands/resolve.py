@@ -409,8 +409,8 @@ def log_caveat(trials: Trials) -> None:
     Raises:
         BackendError: it cannot be used.
     """
-    if trials.about.caveat:
-        log.warning("%s", clean(trials.about.caveat))
+    if trials.runtime.about.caveat:
+        log.warning("%s", clean(trials.runtime.about.caveat))
 
 
 def positive_number(option: str, text: str | float | None) -> float | None:

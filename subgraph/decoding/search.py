@@ -35,7 +35,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean, count
-from subgraph.trials.pieces import may_be_approximate
+from subgraph.trials.doubt import may_be_approximate
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
@@ -104,7 +104,7 @@ class LoopSearch:
         return None
 
     def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
-        walked, identity = self.walked, self.first.reference.identity()
+        walked, identity = self.walked, self.first.model.reference.identity()
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
         flips = [s for s in seen if s.tokens and s.status != Status.FAIL]
         return LoopDocument(
@@ -145,7 +145,7 @@ class LoopSearch:
             why = f"steps {since} to {wrong} are wrong together: each of them, fed with the reference's state, is right"
             return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
         how, per_step = growth_of([s.error or 0.0 for s in document.seen])
-        rounding = error_of_rounding(self.walked, wrong, self.first.precision, self.first.new_folder())
+        rounding = error_of_rounding(self.walked, wrong, self.first.judge.precision, self.first.model.new_folder())
         growth = Growth(errors[0], errors[-1], how, per_step, rounding)
         why = "each step is right when it is fed with the reference's state: errors add up from step to step"
         outcome = LoopOutcome.ACCUMULATES
@@ -169,7 +169,7 @@ class LoopSearch:
                 before = seen[-1].status if seen else Status.AGREE
                 seen.append(shown)
                 if shown.status == Status.FAIL and len(doubted) < MAX_DOUBTED and step.made:
-                    kept = self.first.new_folder()
+                    kept = self.first.model.new_folder()
                     doubted[step.k] = {n: copied(r, kept, f"o{i}").within(str(kept))
                                        for i, (n, r) in enumerate(step.raw.items())}  # fmt: skip
                 at = {"step": step.k + 1, "of": self.walked.steps}
@@ -179,7 +179,7 @@ class LoopSearch:
             return {"seen": to_json(seen), "wrong": wrong, "why": self.why, "first": first[0]}
 
         self._drop_if_changed()
-        document, _ = self.first.store.memo(self._key_of_all(), make)
+        document, _ = self.first.model.store.memo(self._key_of_all(), make)
         self.why = document["why"]
         seen = [
             StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"],
@@ -193,7 +193,7 @@ class LoopSearch:
 
         As `stored_answers.drop_if_changed` does for a search: a key does not say that a library or a board has changed.
         """
-        entry = self.first.store.get(self._key_of_all())
+        entry = self.first.model.store.get(self._key_of_all())
         if entry is None:
             return
         walks = self.walks
@@ -201,12 +201,12 @@ class LoopSearch:
         if now != entry.document["first"] and now == self._digest(next(self._walk(0, 0))):
             name = clean(self.setup.candidate.name)
             log.info("%s gives other results than before: its stored results are no longer used", name)
-            self.first.candidate_key.drop()
+            self.first.processes.candidate_key.discard_results()
         self.walks = walks
 
     def _digest(self, step: CandidateStep) -> str:
         """Of all bits that a step gave."""
-        return digest(self.first.values.digest([step.made[n] for n in sorted(step.made)]))
+        return digest(self.first.model.values.digest([step.made[n] for n in sorted(step.made)]))
 
     def _key_of_all(self) -> str:
         return self._key(0, self.walked.steps - 1, "all")
@@ -241,7 +241,7 @@ class LoopSearch:
             log.info("steps %d to %d from the reference's state: %s", begin, end, "FAIL" if failed else "agree")
             return {"fails": failed, "error": to_json(self._seen(last).error)}
 
-        document, _ = self.first.store.memo(self._key(begin, end, "last"), make)
+        document, _ = self.first.model.store.memo(self._key(begin, end, "last"), make)
         return bool(document["fails"]), float(document["error"])
 
     def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
@@ -251,14 +251,14 @@ class LoopSearch:
             OutOfTime: the time is used up.
         """
         self.walks += 1
-        folder = self.first.new_folder()
+        folder = self.first.model.new_folder()
         with self.workers.borrow(loads=1, fresh=True) as worker:
 
             def run(into: Path, outputs: Mapping[str, str], feeds: Sequence[Record]) -> Records:
                 return worker.run(KEY, into, outputs, feeds).by_name
 
             try:
-                worker.load(KEY, self.walked.model, self.first.candidate.options)
+                worker.load(KEY, self.walked.model, self.first.runtime.candidate.options)
             except (ModelError, WorkerDied) as e:
                 yield CandidateStep(begin, {}, e)
                 return
@@ -272,10 +272,10 @@ class LoopSearch:
     def _key(self, begin: int, end: int, kind: str) -> str:
         walked, trials = self.walked, self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
-        fed = [trials.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
+        fed = [trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
-            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.candidate_key.text,
-            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(), self.first.reference.identity(),
+            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.processes.candidate_key.text,
+            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(), self.first.model.reference.identity(),
         )  # fmt: skip
 
     def _seen(self, step: CandidateStep) -> StepSeen:
@@ -291,7 +291,10 @@ class LoopSearch:
         for name, record in expected.items():
             value, made = record.value(), step.made[name].value()
             ruling = judge(
-                value, made, self.first.rule, OutputContext(name, self.first.precision, is_model_output=True)
+                value,
+                made,
+                self.first.judge.rule,
+                OutputContext(name, self.first.judge.precision, is_model_output=True),
             )
             if ruling.status is Status.FAIL:
                 status = Status.FAIL
@@ -327,7 +330,7 @@ class LoopSearch:
     def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
         """Trials on step k, fed with the reference's state, for this block; and their setup."""
         setup = replace(self.setup, feeding=self.feeding(k))
-        with open_trials(self.walked.decoder.graph, setup, self.first.reference, self.workers) as trials:
+        with open_trials(self.walked.decoder.graph, setup, self.first.model.reference, self.workers) as trials:
             yield trials, setup
 
     def feeding(self, k: int) -> Feeding:
@@ -338,15 +341,15 @@ class LoopSearch:
 
     def _is_wrong_alone(self, k: int) -> bool:
         with self.at(k) as (trials, _):
-            verdict = trials.verdict(trials.whole())
+            verdict = trials.verdict(trials.model.whole())
         log.info("step %d alone, from the reference's state: %s", k, verdict.status.value)
         return verdict.status is not Status.AGREE
 
     def _verdict(self, k: int, made: Records) -> Status:
         """On outputs of step k, beside what rounding does in that step."""
         with self.at(k) as (trials, _):
-            trials.capture(trials.whole())
-            return trials.verdict_of(trials.whole(), RunResult((made,), ((),))).status
+            trials.model.capture(trials.model.whole())
+            return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status
 
     def _drift(self, wrong: int) -> list[StateError]:
         """The states before the step that goes wrong, the largest error first; those of a walk from the beginning."""

@@ -112,8 +112,8 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
     `output`: the one that is off most. A run of its region on the reference for each hypothesis.
     """
     trials, region = output.trials, output.region
-    ops = {trials.graph.ops[i] for i in region.nodes}
-    if trials.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
+    ops = {trials.model.graph.ops[i] for i in region.nodes}
+    if trials.model.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
         return
     found = []
     for approximation in APPROXIMATIONS:
@@ -148,7 +148,7 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
                 or near.error > max(LEFT * near.scale, (judged.noise or 0.0) if is_worst else 0.0)
             ):
                 return 0.0
-            if is_worst and (far := _compared(trials.values.records[k][name], made[name])) and not far.masked:
+            if is_worst and (far := _compared(trials.model.values.records[k][name], made[name])) and not far.masked:
                 times = min(far.error / max(near.error, 1e-30), _rms(far) / max(_rms(near), 1e-30))
     return times
 
@@ -169,9 +169,9 @@ def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
     Raises:
         SubcutError: the reference cannot run that.
     """
-    outputs: list[Mapping[str, Record]] = [{}] * len(trials.values.samples)
-    for samples, records in trials.sample_groups(region):
-        cut = trials.cut(region, records)
+    outputs: list[Mapping[str, Record]] = [{}] * len(trials.model.values.samples)
+    for samples, records in trials.model.sample_groups(region):
+        cut = trials.model.cut(region, records)
         model = cut.model
         opset = opset_of(model)
         for i, node in enumerate(model.graph.node):
@@ -183,7 +183,7 @@ def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
                 node.op_type, node.domain = name, DOMAIN
         model.opset_import.add(domain=DOMAIN, version=1)
         model.ir_version = max(model.ir_version, 8)  # before it there are no functions
-        made = trials.run_model(model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
+        made = trials.model.run_model(model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)
         for k, sample in zip(samples, made, strict=True):
             outputs[k] = sample
     return outputs

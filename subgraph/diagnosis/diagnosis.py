@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from subgraph.comparison import ROUNDING_ALONE
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.noise.analysis import rounds
@@ -36,8 +37,8 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials import computed_by
-from subgraph.trials.pieces import APPROXIMATED, by_rounding_alone
-from subgraph.trials.session import with_candidate
+from subgraph.trials.doubt import APPROXIMATED
+from subgraph.trials.session import with_candidate, with_own_model
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -89,7 +90,7 @@ def diagnose(
     evidence += _second(trials, region, verdict, withheld)
     if who := computed_by.sentence(trials, region):
         evidence.append(Evidence("provider", who))
-    if trials.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
+    if trials.model.shared_tensors is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
     if verdict.signature in NO_OUTPUTS:
         return evidence
@@ -102,7 +103,7 @@ def diagnose(
 
 def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
     """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
-    graph, limit = trials.graph, min(trials.precision.largest, MAX_PERTURBED)
+    graph, limit = trials.model.graph, min(trials.judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
     weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
@@ -110,7 +111,7 @@ def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
         if name_of(weight.data_type) in FLOATS:
             largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
-                ends = f"{trials.precision.dtype} ends at {limit:.2e}"
+                ends = f"{trials.judge.precision.dtype} ends at {limit:.2e}"
                 yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", Fact.OVERFLOW)
                 return
 
@@ -139,16 +140,16 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
         grid = explanation.grid
         if explanation.beyond_range:
             yield Evidence("likeness", explanation.text, Fact.RANGE)
-        elif grid and grid.eps > output.trials.precision.eps:
+        elif grid and grid.eps > output.trials.judge.precision.eps:
             yield Evidence("likeness", explanation.text, Fact.GRID, grid)
 
 
 def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
     """Evidence in the values of nodes each of which is off alone: what most of them show, and no kernel explains."""
     shown: list[dict[tuple[Fact, Precision | None, str], Evidence]] = []  # per node, by what others may share
+    by_rounding = trials.with_criterion(ROUNDING_ALONE)
     for region in regions:
-        with by_rounding_alone(trials):
-            worst = trials.verdict(region).worst
+        worst = by_rounding.verdict(region).worst
         own = _of_values(WrongOutput(trials, region, worst)) if worst else ()
         known = [(e.fact, e) for e in own if e.fact and e.fact not in NO_EXPORT]
         shown.append({(fact, e.precision, e.quoted if e.kind in LIKENESSES else ""): e for fact, e in known})
@@ -165,9 +166,8 @@ def _in_common(trials: Trials, regions: Sequence[Region]) -> Iterator[Evidence]:
 
 def _explains_whole(trials: Trials, precision: Precision) -> bool:
     """Does rounding at this precision explain what is off in the whole model, too? Not known is no."""
-    whole = trials.whole()
-    with by_rounding_alone(trials):
-        outputs = trials.verdict(whole).outputs
+    whole = trials.model.whole()
+    outputs = trials.with_criterion(ROUNDING_ALONE).verdict(whole).outputs
     off = [WrongOutput(trials, whole, judged) for judged in outputs if judged.status is not Status.AGREE]
     if len(whole.nodes) > MAX_NOISY:
         return False
@@ -180,12 +180,12 @@ def _explains_whole(trials: Trials, precision: Precision) -> bool:
 
 def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     """The error in units of rounding noise: at the claimed precision, and at lower ones that may be undeclared."""
-    claim = output.trials.precision
+    claim = output.trials.judge.precision
     ruling = _ruling(output, pair, claim)
     if ruling.status is Status.UNRESOLVED:
         yield Evidence("noise", ruling.why)
         return
-    kernels = dict.fromkeys(op for i in output.region.nodes if (op := output.trials.graph.ops[i]) in APPROXIMATED)
+    kernels = dict.fromkeys(op for i in output.region.nodes if (op := output.trials.model.graph.ops[i]) in APPROXIMATED)
     fact = _size(ruling, ruling.metrics.get("noise_ratio"), kernels)
     explains = "explains it" if fact is Fact.WITHIN else "does not explain it"
     yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact, quoted=", ".join(kernels))
@@ -225,7 +225,7 @@ def _precisions_below(output: WrongOutput, claim: Precision) -> list[Precision]:
 def _ruling(output: WrongOutput, pair: Pair, precision: Precision) -> Ruling:
     """The ruling of the default criterion, with its noise, whatever criterion judged."""
     name = output.judgement.name
-    noise = output.trials.noise(output.region, output.sample).of(name)
+    noise = output.trials.model.noise(output.region, output.sample).of(name)
     return rule("floor=0")(pair, OutputContext(name, precision, noise))
 
 
@@ -252,19 +252,24 @@ class _OtherRun:
 
 def _run_with(trials: Trials, region: Region, options: Mapping[str, str], folder: str) -> _OtherRun:
     """The same backend with other options, and no more time than evidence may take."""
-    timeout = min(MAX_SECONDS, trials.candidate.timeout)
-    other = replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
+    timeout = min(MAX_SECONDS, trials.runtime.candidate.timeout)
+    other = replace(trials.runtime.candidate, options=dict(options), precision=None, timeout=timeout)
     try:
         with with_candidate(trials, other, folder) as changed:
-            claims = trials.precision, trials.about.precision  # the user may declare a finer one than the backend's own
-            return _OtherRun(changed.verdict(region), changed.precision.eps < max(claims, key=Precision.roundoff).eps)
+            claims = (
+                trials.judge.precision,
+                trials.runtime.about.precision,
+            )  # the user may declare a finer one than the backend's own
+            return _OtherRun(
+                changed.verdict(region), changed.judge.precision.eps < max(claims, key=Precision.roundoff).eps
+            )
     except SubcutError as e:
         return _OtherRun(Verdict(Status.UNRESOLVED, why=e.what), error=e.what)
 
 
 def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimisations."""
-    if not (options := trials.about.exact):
+    if not (options := trials.runtime.about.exact):
         return
     words = _changed(trials, options)
     if withheld:
@@ -272,8 +277,8 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
         return
     other = _run_with(trials, region, options, "exact")
     if other.verdict.status is Status.AGREE:
-        own = trials.about.precision
-        undeclared = f"it computes in {own} otherwise" if own.eps > trials.precision.eps else ""
+        own = trials.runtime.about.precision
+        undeclared = f"it computes in {own} otherwise" if own.eps > trials.judge.precision.eps else ""
         blame = (
             undeclared or "lower precision is the reason, or a bug of its kernels"
             if other.finer
@@ -291,17 +296,16 @@ def _exact(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
 
 def _each_alone(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """A candidate that computes in a lower precision does so in each node: is each one that rounds off alone?"""
-    graph = trials.graph
+    graph = trials.model.graph
     nodes = [i for i in region.nodes if rounds(graph.nodes[i])][:MAX_ALONE]
     if withheld or len(nodes) < MIN_ALONE:
         return
     for i in nodes:
         alone = of_nodes(graph, [i])
         result = trials.run_extra(alone)
-        with by_rounding_alone(trials):
-            verdict = trials.verdict_of(alone, result)
+        verdict = trials.judge.with_criterion(ROUNDING_ALONE).verdict(alone, result)
         if verdict.status is Status.AGREE:
-            says = f"'{graph.label(i)}' alone agrees in {trials.precision}"
+            says = f"'{graph.label(i)}' alone agrees in {trials.judge.precision}"
             yield Evidence("alone", says, Fact.SOMEWHERE, quoted=says)
             return
         if verdict.status is Status.UNRESOLVED:
@@ -324,7 +328,7 @@ def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
 def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidence]:
     """The same backend with each of its switches thrown, until the region is right."""
     rest: list[str] = []
-    for k, (name, options) in enumerate(trials.about.switches.items()):
+    for k, (name, options) in enumerate(trials.runtime.about.switches.items()):
         words = f"{name} off ({_changed(trials, options)})"
         if withheld:
             rest.append(f"not run with {words}: {withheld}")
@@ -342,21 +346,21 @@ def _switches(trials: Trials, region: Region, withheld: str) -> Iterator[Evidenc
 
 def _changed(trials: Trials, options: Mapping[str, str]) -> str:
     """The options that the candidate has not yet."""
-    present = {k: str(v) for k, v in trials.candidate.options.items()}
+    present = {k: str(v) for k, v in trials.runtime.candidate.options.items()}
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
 
 
 def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """Does onnx's own evaluator agree with the reference or with the candidate, on the same inputs?"""
     worst, size = verdict.worst, len(region.nodes)
-    if worst is None or EVALUATOR in (trials.candidate.backend, trials.reference.backend):
+    if worst is None or EVALUATOR in (trials.runtime.candidate.backend, trials.model.reference.backend):
         return
     if why := f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else withheld:
         yield Evidence("second", f"no second opinion: {why}")
         return
-    evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.candidate.memory)
+    evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.runtime.candidate.memory)
     try:
-        with with_candidate(replace(trials, candidate_model=None), evaluator, "second") as second:
+        with with_candidate(with_own_model(trials, None), evaluator, "second") as second:
             other = second.verdict(region)
             outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
             yield _side(other, verdict, other.status is Status.FAIL and _is_nearer(*outputs))
@@ -401,11 +405,11 @@ def _of_export(trials: Trials, region: Region, facts: Collection[Fact | None]) -
 
     `facts`: with which side onnx's own evaluator agrees.
     """
-    known = filter(None, sources(trials.graph, region.nodes) or ())
+    known = filter(None, sources(trials.model.graph, region.nodes) or ())
     found = dict.fromkeys(filter(None, map(str, known)))
-    where = " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
+    where = " and ".join(list(found)[:MAX_SOURCES]) or f"'{trials.model.graph.label(region.nodes[-1])}'"
     sides = Fact.REFERENCE, Fact.CANDIDATE
-    module, model = sides if trials.roundings else reversed(sides)
+    module, model = sides if trials.model.roundings else reversed(sides)
     says = f"the exporter's translation of {where} is wrong, or what runs the model"
     if model in facts:
         says = f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it"

@@ -42,12 +42,12 @@ class Ablation:
             BackendError: the candidate cannot be used. WorkerDied: it crashed.
         """
         trials = without(self.trials, off)
-        with trials.temporary_folder() as folder, trials.workers.borrow(loads=1) as worker:
-            path = trials.graph.path
-            if trials.form_of(self.region) is not Form.SHIPPED:
-                trials.write_cut(self.region, trials.sample_groups(self.region)[0][1], folder)
+        with trials.model.temporary_folder() as folder, trials.runtime.workers.borrow(loads=1) as worker:
+            path = trials.model.graph.path
+            if trials.ask.form_of(self.region) is not Form.SHIPPED:
+                trials.writer.write_cut(self.region, trials.model.sample_groups(self.region)[0][1], folder)
                 path = folder / "model.onnx"
-            return worker.names("passes", path, trials.candidate.options)
+            return worker.names("passes", path, trials.runtime.candidate.options)
 
     def is_right(self, off: Iterable[str]) -> bool:
         """Does the region agree without these passes?"""
@@ -64,12 +64,12 @@ class Ablation:
 
 def without(trials: Trials, off: Iterable[str]) -> Trials:
     """Trials of the same candidate, in the same processes, with these passes off beside those that are off already."""
-    option = trials.about.passes
-    options = dict(trials.candidate.options)
+    option = trials.runtime.about.passes
+    options = dict(trials.runtime.candidate.options)
     names = dict.fromkeys([*filter(None, str(options.get(option, "")).split("+")), *sorted(off)])
     if names:
         options[option] = "+".join(names)
-    return replace(trials, candidate=replace(trials.candidate, options=options))
+    return trials.with_candidate(replace(trials.runtime.candidate, options=options))
 
 
 def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
@@ -80,7 +80,7 @@ def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
     Raises:
         SubcutError: the candidate cannot be used.
     """
-    if not ablation.trials.about.passes:
+    if not ablation.trials.runtime.about.passes:
         return []
     names = ablation.names()
     found: list[tuple[str, ...]] = [(name,) for name in names if ablation.is_right([name])]

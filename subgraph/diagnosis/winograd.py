@@ -56,11 +56,11 @@ def rounds_like(output: WrongOutput) -> Iterator[Evidence]:
 def _operands(output: WrongOutput) -> tuple[Array, Array, Array] | None:
     """Padded input (N, C, H, W), weights (K, C, 3, 3) and bias (K); None unless the region is such a convolution."""
     trials, region = output.trials, output.region
-    nodes = [trials.graph.nodes[i] for i in region.nodes]
+    nodes = [trials.model.graph.nodes[i] for i in region.nodes]
     if len(nodes) != 1 or nodes[0].op_type != "Conv" or not _is_plain(nodes[0]):
         return None
-    records = trials.values.records[output.sample]
-    constants = _constants(trials.cut(region, [records]).to_model())
+    records = trials.model.values.records[output.sample]
+    constants = _constants(trials.model.cut(region, [records]).to_model())
     names = [name for name in nodes[0].input if name]
     if not records.keys() | constants.keys() >= set(names):
         return None

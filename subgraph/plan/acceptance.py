@@ -26,5 +26,5 @@ class ByCriterion:
     def judge(self, result: RunResult) -> Judged:
         if result.failure:
             return not_run(result.failure.why)
-        verdict = self.trials.verdict_of(self.trials.whole(), result)
+        verdict = self.trials.judge.verdict(self.trials.model.whole(), result)
         return Judged(verdict.status, verdict.why or verdict.status.value)

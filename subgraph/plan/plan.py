@@ -95,7 +95,7 @@ class Planner:
 
     @cached_property
     def places(self) -> list[Place]:
-        return places(self.trials.graph, self.twin, self.unit)
+        return places(self.trials.model.graph, self.twin, self.unit)
 
     @property
     def runs(self) -> int:
@@ -104,14 +104,19 @@ class Planner:
 
     @cached_property
     def outputs(self) -> list[str]:
-        return [n for n in self.trials.graph.outputs if n in self.trials.graph.maker]
+        return [n for n in self.trials.model.graph.outputs if n in self.trials.model.graph.maker]
 
     @cached_property
     def _identity(self) -> str:
-        trials, other = self.trials, self.trials.candidate_model
-        fed = [trials.values.digest([sample[n] for n in trials.graph.inputs]) for sample in trials.values.records]
+        trials, other = self.trials, self.trials.runtime.own_model
+        fed = [
+            trials.model.values.digest([sample[n] for n in trials.model.graph.inputs])
+            for sample in trials.model.values.records
+        ]
         lowering = other.identity if other else self.twin.precision  # a command is part of the candidate's key
-        return digest("plan/2", __version__, model_digest(trials.graph), lowering, trials.candidate_key.text, *fed)
+        return digest(
+            "plan/2", __version__, model_digest(trials.model.graph), lowering, trials.processes.candidate_key.text, *fed
+        )
 
     @cached_property
     def _gears(self) -> list[tuple[str, Twin]]:
@@ -147,12 +152,12 @@ class Planner:
 
     def draft(self, levels: Levels) -> Draft:
         """The model with these levels; the float model itself where the candidate's command lowers it."""
-        graph = self.trials.graph
+        graph = self.trials.model.graph
         return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
 
     def kept_nodes(self, kept: Collection[int]) -> Kept:
         """What the lists name."""
-        graph = self.trials.graph
+        graph = self.trials.model.graph
         reads = [read for k in kept for read in self.places[k].reads]
         nodes = graph.in_order({i for i, _ in reads if i != OUTPUT})
         lowered = {i for k, place in enumerate(self.places) if k not in kept for i, _ in place.reads if i != OUTPUT}
@@ -181,10 +186,10 @@ class Planner:
         def anew(into: Path) -> RunResult:
             if self.is_over():
                 raise OutOfTime("the time is used up")
-            with self.trials.temporary_folder() as folder:
-                return self.trials.workers.run(job(folder, into))
+            with self.trials.model.temporary_folder() as folder:
+                return self.trials.runtime.workers.run(job(folder, into))
 
-        return load_or_run(self.trials.store, [digest(*key)], anew)[0]
+        return load_or_run(self.trials.model.store, [digest(*key)], anew)[0]
 
     def key_of(self, levels: Levels) -> str:
         """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
@@ -194,7 +199,7 @@ class Planner:
 
     def is_over(self) -> bool:
         """Is the time that the user gave used up?"""
-        return time.monotonic() > self.trials.workers.deadline
+        return time.monotonic() > self.trials.runtime.workers.deadline
 
     def _level_of(self, read: Read, form: Lowering) -> str:
         """For the key of a run; which forms the twin has is part of `_identity`."""
@@ -203,15 +208,15 @@ class Planner:
 
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
-        options = self.trials.candidate.options
+        options = self.trials.runtime.candidate.options
         self.draft(levels).save(folder / "model.onnx")
         if self.twin.by_command:
             options = {**options, "keep": render(self.kept_nodes(levels))}
         return Job(folder / "model.onnx", self._feeds(samples), self.outputs, into, options=options)
 
     def _feeds(self, samples: int | None = None) -> list[list[Record]]:
-        names = list(self.trials.graph.inputs)
-        return [[sample[n] for n in names] for sample in self.trials.values.records[:samples]]
+        names = list(self.trials.model.graph.inputs)
+        return [[sample[n] for n in names] for sample in self.trials.model.values.records[:samples]]
 
     def judge(self, levels: Levels) -> Judged:
         """What is said of the model with these levels; asked once."""
@@ -242,9 +247,9 @@ class Planner:
         """
         trials = self.trials
         try:
-            if trials.candidate_model is None:
+            if trials.runtime.own_model is None:
                 return self.judge({})
-            return self.acceptance.judge(trials.run(trials.whole()))
+            return self.acceptance.judge(trials.run(trials.model.whole()))
         except SubcutError as e:
             return not_run(e.what)
 
@@ -258,9 +263,9 @@ class Planner:
             OutOfTime: that half is used up.
         """
         every: Sequence[int] = range(len(self.places))
-        now, deadline = time.monotonic(), self.trials.workers.deadline
+        now, deadline = time.monotonic(), self.trials.runtime.workers.deadline
         until = now + (deadline - now) / 2
-        self.trials.workers.turns = Semaphore(self.jobs)
+        self.trials.runtime.workers.turns = Semaphore(self.jobs)
         if math.isfinite(until) and len(every) > MANY:
             self._estimate(until)
             every = sorted(every, key=lambda k: (-self.estimates[k], k))
@@ -291,11 +296,13 @@ class Planner:
         errors = [0.0] * len(self.places)
         if self.twin.by_command:
             return [1.0] * len(errors)
-        draft, owners = probed(self.trials.graph, [self.how_of(place) for place in self.places])
+        draft, owners = probed(self.trials.model.graph, [self.how_of(place) for place in self.places])
 
         def job(folder: Path, into: Path) -> Job:
             draft.save(folder / "model.onnx")
-            return Job(folder / "model.onnx", self._feeds(1), [PROBES], into, options=self.trials.candidate.options)
+            return Job(
+                folder / "model.onnx", self._feeds(1), [PROBES], into, options=self.trials.runtime.candidate.options
+            )
 
         result = self._stored([self.key_of({}), self.unit, PROBES], job)
         if result.failure or PROBES not in result.tensors[0]:
@@ -329,7 +336,7 @@ class Planner:
             return math.inf
         pairs = [
             (records[n].array(), sample[n].array())
-            for records, sample in zip(self.trials.values.records, result.tensors, strict=samples is None)
+            for records, sample in zip(self.trials.model.values.records, result.tensors, strict=samples is None)
             for n in self.outputs
             if n in sample and records[n].form == "tensor"
         ]
@@ -390,13 +397,13 @@ class Planner:
             return None
         every = self.in_float(range(len(self.places)))
         times: list[tuple[float, float]] = []
-        with self.trials.temporary_folder() as folder, suppress(OutOfTime):
+        with self.trials.model.temporary_folder() as folder, suppress(OutOfTime):
             jobs = []
             for name, which in (("float", every), ("plan", levels)):
                 (folder / name / "out").mkdir(parents=True)
                 jobs.append(self._job(which, None, folder / name, folder / name / "out"))
             for _ in range(REPEATS):
-                whole, lower = (self.trials.workers.run(job).run for job in jobs)
+                whole, lower = (self.trials.runtime.workers.run(job).run for job in jobs)
                 times.append((whole, lower))
         return PlanSeconds(in_float=min(w for w, _ in times), plan=min(p for _, p in times)) if times else None
 

@@ -52,7 +52,7 @@ def kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
 
 
 def _kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
-    graph, place = planner.trials.graph, planner.places[k]
+    graph, place = planner.trials.model.graph, planner.places[k]
     return KeptPlace(
         name=place.name,
         nodes=[graph.label(i) for i in place.nodes],

@@ -143,10 +143,10 @@ def _unexplained(compared: RunComparison) -> int:
 
 
 def _judged(trials: Trials, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice) -> RunComparison:
-    graph = trials.graph
-    recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
+    graph = trials.model.graph
+    recorded = [n for n in trials.model.tensors() if any(n in m.matches for m in matched)]
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    judging = _Judging(trials, list(matched), recorded, Precision(run.precision or trials.precision), choice)
+    judging = _Judging(trials, list(matched), recorded, Precision(run.precision or trials.judge.precision), choice)
     rows: dict[str, TensorRow] = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
@@ -155,16 +155,16 @@ def _judged(trials: Trials, run: RecordedRun, matched: Sequence[MatchedSample], 
     rows |= judging.isolated([row for row in rows.values() if row.failing])
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
-    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.tensors()))
-    unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
+    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.model.tensors()))
+    unseen = tuple(n for n in trials.model.tensors() if n in graph.outputs and n not in recorded)
     return RunComparison(
-        trials, run, tuple(judging.matched), rows, inputs, unseen, len(trials.tensors()) if whole else 0
+        trials, run, tuple(judging.matched), rows, inputs, unseen, len(trials.model.tensors()) if whole else 0
     )
 
 
 def _wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
-    graph = compared.trials.graph
+    graph = compared.trials.model.graph
     first = {n for name in graph.inputs for n in first_recorded(graph, name, compared.rows)}
     return any(compared.rows[n].failing for n in first)
 
@@ -189,13 +189,13 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """
     if run.recording is None:
         return ()
-    capture_tensors(trials, trials.graph.inputs)
+    capture_tensors(trials.model, trials.model.graph.inputs)
     matched = tuple(_matched(trials, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
         if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
             raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
-        tensors = ", ".join(trials.tensors()[:3])
+        tensors = ", ".join(trials.model.tensors()[:3])
         what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
         raise InputError(what, "is it a dump of another model?")
     return matched
@@ -245,7 +245,7 @@ class _Judging:
         if reference is None:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
-        cast = next((cast for cast, seen in self.trials.unrounded.items() if seen == name), "")
+        cast = next((cast for cast, seen in self.trials.model.unrounded.items() if seen == name), "")
         told = f"the model casts it to a narrower type ({clean(cast)}), the recording does not" if cast else ""
         match = replace(match, remark=remark or told)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
@@ -285,26 +285,26 @@ class _Judging:
     @cached_property
     def _random(self) -> set[str]:
         """Tensors that depend on random numbers."""
-        graph = self.trials.graph
+        graph = self.trials.model.graph
         return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
     def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
-        label = self.trials.values.labels[k]
-        is_output = name in self.trials.graph.outputs
+        label = self.trials.model.values.labels[k]
+        is_output = name in self.trials.model.graph.outputs
         context = OutputContext(name, self.precision, noise, is_output)
-        return judge(reference, value, self.trials.rule, context, label)
+        return judge(reference, value, self.trials.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
-        if name not in self.trials.graph.maker or self._noise_region is None:
+        if name not in self.trials.model.graph.maker or self._noise_region is None:
             return None
-        return self.trials.noise(self._noise_region, k).of(name)
+        return self.trials.model.noise(self._noise_region, k).of(name)
 
     @cached_property
     def _noise_region(self) -> Region | None:
-        region = self.trials.whole(self.recorded)
-        capture_tensors(self.trials, region.outputs)
-        size = sum(size for _, size in tensor_sizes(self.trials, self.trials.tensors()))
+        region = self.trials.model.whole(self.recorded)
+        capture_tensors(self.trials.model, region.outputs)
+        size = sum(size for _, size in tensor_sizes(self.trials.model, self.trials.model.tensors()))
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
@@ -364,12 +364,12 @@ class _Judging:
         trials, region = self.trials, self._above(meant, samples)
         if region is None:
             return None
-        feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
+        feeds: list[dict[str, Record]] = [{} for _ in trials.model.values.records]
         try:
-            capture_tensors(trials, region.inputs)
+            capture_tensors(trials.model, region.inputs)
             for m in samples:
                 feeds[m.k] = {n: self._save(n, m) for n in region.inputs if n in m.matches}
-            outputs = trials.run_on_reference(region, feeds)
+            outputs = trials.model.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s isolated: %s", meant, e.what)
             return None
@@ -383,7 +383,7 @@ class _Judging:
     def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
         """The region that computes a tensor from what these samples recorded before it."""
         return regions.above_until(
-            self.trials.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
+            self.trials.model.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
         )
 
     def _judge_isolated(
@@ -393,8 +393,15 @@ class _Judging:
         trials = self.trials
         reference = outputs[meant].array()
         value, _ = match.compared(reference)
-        records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
-        noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch, unrounded=trials.unrounded)
+        records = {**trials.model.values.records[k], **feeds, **outputs}  # noise around the device's own values
+        noise = RegionNoise(
+            trials.model.graph,
+            region,
+            trials.model.reference,
+            records,
+            trials.model.scratch,
+            unrounded=trials.model.unrounded,
+        )
         return self._judge(meant, reference, value, k, noise.of(meant))
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
@@ -405,7 +412,7 @@ class _Judging:
 
     @cached_property
     def _folder(self) -> Path:
-        return numbered_folder(self.trials.scratch, "recorded")
+        return numbered_folder(self.trials.model.scratch, "recorded")
 
 
 def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:

@@ -42,14 +42,14 @@ class RecordedValues:
     @property
     def samples(self) -> Sequence[Sample]:
         """What the reference was fed."""
-        return self.trials.values.samples
+        return self.trials.model.values.samples
 
     def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """As `ReferenceValues.copy_to`."""
         inputs = [self._inputs(k) for k in range(len(self.samples))]
-        outputs = self.trials.run_on_reference(self.region, inputs)
-        captured_names = self.trials.values.records[0]
-        placed = self.trials.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
+        outputs = self.trials.model.run_on_reference(self.region, inputs)
+        captured_names = self.trials.model.values.records[0]
+        placed = self.trials.model.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)
@@ -63,7 +63,7 @@ class RecordedValues:
 
         Raises UsageError: one was not recorded; says which, and where a cut could start instead.
         """
-        graph, matches = self.trials.graph, self.matched[k].matches
+        graph, matches = self.trials.model.graph, self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
             wider = regions.above_until(graph, lacking, lambda n: n in matches)
@@ -75,10 +75,10 @@ class RecordedValues:
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with absolute paths."""
-        graph, out = self.trials.graph, []
+        graph, out = self.trials.model.graph, []
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
-            capture_tensors(self.trials, names)
+            capture_tensors(self.trials.model, names)
             out.append(m.save_all(names, folder / str(k), stems))
         return out
 
@@ -97,10 +97,10 @@ def write_recorded_case(
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
     """
     region, place = write_case.chosen(graph, request, place)
-    trials.values.need([*region.inputs, *region.shapes, *region.outputs])
+    trials.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
-    values = RecordedValues(trials, matched, region, trials.new_folder(), replace(recording, files=files))
-    return write_case.write_region(graph, region, request, place, trials.reference, device=values)
+    values = RecordedValues(trials, matched, region, trials.model.new_folder(), replace(recording, files=files))
+    return write_case.write_region(graph, region, request, place, trials.model.reference, device=values)
 
 
 def compiler_hint(manifest: Mapping[str, Any]) -> str:

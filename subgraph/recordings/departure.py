@@ -58,7 +58,7 @@ def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
 
 def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
     """Where a recording departs from those before it."""
-    graph, names = last.trials.graph, [c.run.name for c in earlier]
+    graph, names = last.trials.model.graph, [c.run.name for c in earlier]
     for name in last.failing:
         row = last.rows[name]
         if row.beside is not None and row.beside.status is not Status.FAIL:

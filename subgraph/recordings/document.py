@@ -19,6 +19,7 @@ from subgraph.results.recorded import (
 )
 from subgraph.text import count
 from subgraph.trials.compare import compared_model
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -35,21 +36,21 @@ def document(
     """
     if stopped:
         names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
-    rows = [_row(trials, comparisons, name) for name in names]
-    complete = stopped or len(names) == len(trials.tensors())
+    rows = [_row(trials.model, comparisons, name) for name in names]
+    complete = stopped or len(names) == len(trials.model.tensors())
     code, found = exit_code(comparisons), departures(comparisons)
     recordings = [_summary(trials, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
         exit_code=code,
         agree=code == 0,
-        precision=trials.precision,
+        precision=trials.judge.precision,
         criterion=criterion,
-        samples=trials.values.labels,
+        samples=trials.model.values.labels,
         recordings=recordings,
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         command=command,
-        model=compared_model(trials.graph),
+        model=compared_model(trials.model.graph),
         says=_outcome(recordings[0]) if len(recordings) == 1 else sentence(comparisons, found, unresolved),
         departures=found,
         rows=rows,
@@ -83,7 +84,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     status = comparison.status
     return RunSummary(
         name=run.name,
-        precision=run.precision or trials.precision,
+        precision=run.precision or trials.judge.precision,
         status=status,
         why=_unresolved(comparison) if status is Status.UNRESOLVED else "",
         folder=str(recorded.folder) if recorded else None,
@@ -100,7 +101,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         compared=sum(row.compared for row in comparison.rows.values()),
         first_bad=first_bad,
         last_good=first.last_good if first else None,
-        source=source(trials.graph, trials.graph.maker[first_bad]) if first_bad else None,
+        source=source(trials.model.graph, trials.model.graph.maker[first_bad]) if first_bad else None,
     )
 
 
@@ -123,8 +124,8 @@ def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
     return sorted(found, key=lambda kind: -kind.count)
 
 
-def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
-    graph, i = trials.graph, trials.graph.maker[name]
+def _row(model: ReferenceModel, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
+    graph, i = model.graph, model.graph.maker[name]
     runs = [_recorded(c.rows.get(name)) for c in comparisons]
     odd = outlier(comparisons, name) or None
     return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source(graph, i))

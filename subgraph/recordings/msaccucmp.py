@@ -23,7 +23,7 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.storage.tensors import Record
 from subgraph.text import cell, clean, count
-from subgraph.trials.trial import Trials
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 ALGORITHMS = (
@@ -280,9 +280,9 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
 # ---------------------------------------------------------------------------------------------------- the table
 
 
-def accuracy_rows(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
+def accuracy_rows(model: ReferenceModel, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
     """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor of the model."""
-    graph, records = trials.graph, trials.values.records[0]
+    graph, records = model.graph, model.values.records[0]
     table: list[AccuracyRow] = []
     for name, row in comparison.inputs.items():
         table.append(_recorded(len(table), "Data", name, row, records.get(name), graph))

@@ -12,40 +12,40 @@ from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.text import clean
-from subgraph.trials.trial import Trials
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 CAPTURE_BYTES = 256 << 20  # of tensors that are captured in one run
 
 
-def capture_tensors(trials: Trials, names: Iterable[str]) -> None:
+def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
     """Capture tensors in several runs, each of so few that they fit into memory; the values stay on disk.
 
     Raises:
         ModelError: the reference cannot give them.
     """
-    lacking = [n for n in dict.fromkeys(names) if n not in trials.values.records[0]]
+    lacking = [n for n in dict.fromkeys(names) if n not in model.values.records[0]]
     batch: list[str] = []
     room = CAPTURE_BYTES
-    for name, size in tensor_sizes(trials, lacking) if lacking else ():
+    for name, size in tensor_sizes(model, lacking) if lacking else ():
         if batch and size > room:
-            trials.values.need(batch, near=True)
+            model.values.need(batch, near=True)
             batch, room = [], CAPTURE_BYTES
         batch.append(name)
         room -= size
-    trials.values.need(batch, near=True)
+    model.values.need(batch, near=True)
 
 
-def tensor_sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, int]]:
+def tensor_sizes(model: ReferenceModel, names: Iterable[str]) -> Iterator[tuple[str, int]]:
     """(name, bytes) of tensors by the model's types; open dimensions count as 1."""
-    specs = recording.hints_of(trials.graph).specs
+    specs = recording.hints_of(model.graph).specs
     for name in names:
         spec = specs.get(name, TensorSpec())
         bits = dtypes.bits_of(spec.dtype or "float32")
         yield name, math.prod(d or 1 for d in spec.shape or ()) * bits // 8
 
 
-def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
+def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
     """The reference's value of a tensor; None if it is not a tensor (a sequence, an empty optional).
 
     Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
@@ -53,7 +53,7 @@ def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
     Raises:
         Inconclusive: it cannot be read back; no fault of the recording's, which InputError would mean.
     """
-    record = trials.values.records[k].get(tensor)
+    record = model.values.records[k].get(tensor)
     try:
         value = record.value(mapped=True) if record else None
     except InputError as e:

@@ -25,6 +25,7 @@ from subgraph.recordings.run_comparison import RunComparison
 from subgraph.results.recorded import INTERVAL_SCHEMA, IntervalDocument, IntervalFinding, Suspect
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 
 MAX_CASES = 4  # intervals that get a folder
@@ -36,18 +37,18 @@ def document(
     criterion: str, command: str, troubles: Mapping[int, str],
 ) -> IntervalDocument:  # fmt: skip
     """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
-    runs = run_document.document(trials, comparisons, trials.tensors(), criterion, command)
+    runs = run_document.document(trials, comparisons, trials.model.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(trials.graph.path))},
+        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(trials.model.graph.path))},
         narrowed=narrowed.run.name,
-        findings=[_finding(trials, narrowed, interval, troubles) for interval in intervals],
+        findings=[_finding(trials.model, narrowed, interval, troubles) for interval in intervals],
     )
 
 
 def _finding(
-    trials: Trials, comparison: RunComparison, interval: Interval, troubles: Mapping[int, str]
+    model: ReferenceModel, comparison: RunComparison, interval: Interval, troubles: Mapping[int, str]
 ) -> IntervalFinding:
-    graph, nodes = trials.graph, interval.region.nodes
+    graph, nodes = model.graph, interval.region.nodes
     in_place = comparison.rows[interval.first_bad[0]].in_place
     return IntervalFinding(
         signature=in_place.signature if in_place else None,
@@ -70,7 +71,7 @@ def _finding(
 
 
 def save(
-    trials: Trials,
+    model: ReferenceModel,
     comparison: RunComparison,
     intervals: Sequence[Interval],
     document: IntervalDocument,
@@ -84,12 +85,12 @@ def save(
     Raises:
         OutputError: it cannot be written.
     """
-    origin = case.source_of(trials.graph)
+    origin = case.source_of(model.graph)
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):
             name = f"interval-{k + 1}" if k else "interval"
-            if _write_case(trials, comparison, interval, ResultPlace(work, name), feeding):
+            if _write_case(model, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
         document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())
         document = replace(document, next=next_of(document))
@@ -99,16 +100,16 @@ def save(
 
 
 def _write_case(
-    trials: Trials, comparison: RunComparison, interval: Interval, place: ResultPlace, feeding: Feeding
+    model: ReferenceModel, comparison: RunComparison, interval: Interval, place: ResultPlace, feeding: Feeding
 ) -> bool:
     """The case of one interval, with the recorded outputs as the candidate's; False where it cannot be cut."""
-    graph, region = trials.graph, interval.region
+    graph, region = model.graph, interval.region
     fed = replace(feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs))
-    request = CaseRequest.of_nodes(graph, region.nodes, fed, freeze=trials.freeze)
-    if not evidence.add_case(graph, region, request, place, trials.reference, trials.values):
+    request = CaseRequest.of_nodes(graph, region.nodes, fed, freeze=model.freeze)
+    if not evidence.add_case(graph, region, request, place, model.reference, model.values):
         return False
     stems = folders.safe_names(region.outputs)
-    places = evidence.candidate_folders(place.path, trials.values.labels)
+    places = evidence.candidate_folders(place.path, model.values.labels)
     for matched, folder in zip(comparison.matched, places, strict=False):
         matched.save_all(region.outputs, folder, stems)
     return True

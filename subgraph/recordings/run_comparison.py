@@ -196,7 +196,7 @@ class RunComparison:
 
 def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
     """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
-    labels = comparison.trials.values.labels
+    labels = comparison.trials.model.values.labels
     for matched in comparison.matched:
         for name in names:
             reference = matched.reference(name)

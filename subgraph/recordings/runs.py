@@ -144,8 +144,9 @@ class RecordedRuns:
         """What the runs are compared with, and the runs, of which each has no more samples than are fed."""
         setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
-            trials.unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
-            yield trials, limit_samples(self.runs, len(trials.values.samples))
+            unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
+            trials = trials.with_model(replace(trials.model, unrounded=unrounded))
+            yield trials, limit_samples(self.runs, len(trials.model.values.samples))
 
 
 def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:

@@ -23,6 +23,7 @@ from subgraph.recordings.reference_tensors import capture_tensors, reference_val
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
 from subgraph.trials.trial import Trials
 
@@ -54,7 +55,7 @@ def find_misread_input(trials: Trials, run: RecordedRun, compared: RunComparison
 
     Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
     """
-    graph, end = trials.graph, time.monotonic() + MAX_SECONDS
+    graph, end = trials.model.graph, time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
     matches = {n: match for n, match in compared.matched[0].matches.items() if n in rows} if compared else {}
@@ -63,7 +64,7 @@ def find_misread_input(trials: Trials, run: RecordedRun, compared: RunComparison
         if matches and not wrong:
             continue
         distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(run.samples[0], math.inf)
-        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(trials, [name])):
+        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(trials.model, [name])):
             far = _distance(fed_with(trials, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
@@ -78,22 +79,22 @@ def _distance(trials: Trials, run: RecordedRun, before: Mapping[DumpEntry, float
     """
     known = any(map(math.isfinite, before.values()))
     try:
-        if not known and not _may_hold(trials, list(before)):
+        if not known and not _may_hold(trials.model, list(before)):
             return math.inf
         matches = match_sample(trials, replace(run, samples=(tuple(before),))).matches.values()
     except (InputError, ModelError, WorkerDied):
         return math.inf
-    distances = {m.entry: m.distance for m in matches if m.tensor in trials.graph.maker}
+    distances = {m.entry: m.distance for m in matches if m.tensor in trials.model.graph.maker}
     if not distances or (known and distances.keys() != before.keys()):
         return math.inf
     nearer = all(away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items())
     return sum(distances.values()) / len(distances) if nearer else math.inf
 
 
-def _may_hold(trials: Trials, entries: Sequence[DumpEntry]) -> bool:
+def _may_hold(model: ReferenceModel, entries: Sequence[DumpEntry]) -> bool:
     """May one of the entries hold one of the first tensors, in any order of its numbers?"""
-    first = trials.tensors()[:FIRST]
-    capture_tensors(trials, first)
-    values = ((n, reference_value(trials, n, 0)) for n in first)
+    first = model.tensors()[:FIRST]
+    capture_tensors(model, first)
+    values = ((n, reference_value(model, n, 0)) for n in first)
     sums = BlockSums((n, value) for n, value in values if value is not None and value.dtype.kind == "f")
     return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.missing)

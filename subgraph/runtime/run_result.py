@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,6 +78,14 @@ class RunResult:
     later: tuple[RunResult, ...] = ()
     number: int = 1
     first: RunResult | None = None
+
+    @property
+    def files(self) -> Iterator[str]:
+        """The files of all passes."""
+        for one in (self, *self.later):
+            for tensors in one.tensors:
+                for record in tensors.values():
+                    yield from record.files
 
     def nth(self, number: int) -> RunResult:
         """What a pass of the session gave; 1 is the first."""

@@ -38,7 +38,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, shape_text
 from subgraph.sweep.operator_tests import Example
-from subgraph.trials.pieces import APPROXIMATED
+from subgraph.trials.doubt import APPROXIMATED
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 

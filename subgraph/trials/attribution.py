@@ -22,6 +22,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
 from subgraph.trials.propagation import propagated, region_of
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Verdict
@@ -82,7 +83,7 @@ class Target:
 
 def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
     """The error of the whole model. `whole`: its result, if the candidate does not give the same each time."""
-    whole = whole or trials.run(trials.whole())
+    whole = whole or trials.run(trials.model.whole())
     return Target(() if whole.failure else whole.tensors)
 
 
@@ -104,9 +105,9 @@ def attribute(
     error = error_of(trials, target.values)
     result = result or trials.run(region)
     died = result.failure is not None and result.failure.signature is Signature.CRASH
-    if error is None or (result.failure and not died) or not error.any() or lacks_output(trials, region, result):
+    if error is None or (result.failure and not died) or not error.any() or lacks_output(trials.model, region, result):
         return None
-    if died or not _has_expected_types(trials, region, result):
+    if died or not _has_expected_types(trials.model, region, result):
         gain = _gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
     patched = error_alone(trials, region, result)
@@ -131,17 +132,17 @@ def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | No
     if result.failure:
         return None
     try:
-        return error_of(trials, propagated(trials, region, result.tensors))
+        return error_of(trials, propagated(trials.model, region, result.tensors))
     except ModelError:
         return None
 
 
-def outputs_with_only(trials: Trials, region: Region, result: RunResult) -> Feeds | None:
+def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) -> Feeds | None:
     """The model's values when only this region is the candidate's; None where the reference cannot go on."""
-    if result.failure or lacks_output(trials, region, result):
+    if result.failure or lacks_output(model, region, result):
         return None
     try:
-        return propagated(trials, region, result.tensors)
+        return propagated(model, region, result.tensors)
     except ModelError:
         return None
 
@@ -152,8 +153,8 @@ def score_alone(trials: Trials, region: Region, result: RunResult) -> float | No
     Raises:
         UsageError: the score fails.
     """
-    values = outputs_with_only(trials, region, result) if trials.score else None
-    return trials.score.of(values)[0] if trials.score and values is not None else None
+    values = outputs_with_only(trials.model, region, result) if trials.judge.score else None
+    return trials.judge.score.of(values)[0] if trials.judge.score and values is not None else None
 
 
 def superposes(before: Array, left: Array, alone: Array) -> bool | None:
@@ -198,18 +199,18 @@ def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -
     return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
 
 
-def lacks_output(trials: Trials, region: Region, result: RunResult) -> bool:
+def lacks_output(model: ReferenceModel, region: Region, result: RunResult) -> bool:
     """Did the candidate leave out an output of the region?"""
-    kinds = trials.graph.kinds(region.outputs)
+    kinds = model.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - sample.keys() for sample in result.tensors)
 
 
-def _has_expected_types(trials: Trials, region: Region, result: RunResult) -> bool:
+def _has_expected_types(model: ReferenceModel, region: Region, result: RunResult) -> bool:
     """Have all outputs the reference's types and shapes, so that the reference can go on with them?"""
     return all(
         (sample[n].dtype, sample[n].shapes) == (known[n].dtype, known[n].shapes)
-        for known, sample in zip(trials.values.records, result.tensors, strict=True)
+        for known, sample in zip(model.values.records, result.tensors, strict=True)
         for n in region.outputs
         if n in sample
     )
@@ -224,18 +225,18 @@ def _values_without(trials: Trials, region: Region, right: frozenset[int] = froz
 
     None where that takes too many phases, or the reference cannot run the values that enter the region.
     """
-    values: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
-    phases = _phases(trials, {*region.nodes, *right})
+    values: list[Mapping[str, Record]] = [{} for _ in trials.model.values.records]
+    phases = _phases(trials.model, {*region.nodes, *right})
     if len(phases) > MAX_PHASES:
         return None
     for phase in sorted(phases):
-        part = region_of(trials, phases[phase])
+        part = region_of(trials.model, phases[phase])
         if part is None:
             continue
         outputs: Feeds
         if phase % 2:
             try:
-                outputs = trials.run_on_reference(part, values)
+                outputs = trials.model.run_on_reference(part, values)
             except ModelError:
                 return None
         else:
@@ -244,19 +245,19 @@ def _values_without(trials: Trials, region: Region, right: frozenset[int] = froz
                 return result.failure
             outputs = result.tensors
         values = [{**v, **o} for v, o in zip(values, outputs, strict=True)]
-    return trials.values_with(values)
+    return trials.model.values_with(values)
 
 
-def _phases(trials: Trials, inside: set[int]) -> dict[int, set[int]]:
+def _phases(model: ReferenceModel, inside: set[int]) -> dict[int, set[int]]:
     """The whole model's nodes in phases: even ones without the nodes inside, odd ones of these only.
 
     A phase reads only earlier phases. Three where the region is convex; more where paths leave it and come back.
     Complexity: linear in nodes and edges.
     """
-    graph = trials.graph
+    graph = model.graph
     phase: dict[int, int] = {}
     phases: dict[int, set[int]] = {}
-    for i in trials.whole().nodes:
+    for i in model.whole().nodes:
         own = int(i in inside)
         earlier = [phase[b] for b in graph.predecessors(i) if b in phase]
         phase[i] = max([own, *(p + (p % 2 != own) for p in earlier)])
@@ -286,8 +287,8 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
     if not values:
         return None
     parts = []
-    for k, (known, sample) in enumerate(zip(trials.values.records, values, strict=True)):
-        for name in trials.outputs:
+    for k, (known, sample) in enumerate(zip(trials.model.values.records, values, strict=True)):
+        for name in trials.model.outputs:
             if name not in sample:
                 return None
             a, b = known[name].value(), sample[name].value()
@@ -295,6 +296,6 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
                 continue
             if a.size != b.size or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind}):
                 return None
-            mask = trials.mask(name, k, sample)
+            mask = trials.judge.mask(name, k, sample)
             parts.append(scaled_differences(a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP))
     return np.concatenate(parts) if parts else None

@@ -12,7 +12,6 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,22 @@ from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
 from subgraph.trials.attribution import score_alone
+from subgraph.trials.doubt import (
+    UNDOUBTED,
+    Decision,
+    Deviation,
+    NodeEvidence,
+    Settlement,
+    allows_approximations,
+    error_of,
+    is_beyond_rounding,
+    settle_quantization,
+    settle_rounding,
+)
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
-from subgraph.trials.pieces import (
-    allows_approximations,
-    between_quantizers,
-    by_rounding_alone,
-    error_of,
-    is_approximate,
-    may_be_approximate,
-    named,
-)
 from subgraph.trials.preflight import require_usable
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age, drop_if_changed
@@ -57,7 +60,7 @@ log = logging.getLogger("subcut")
 
 MAX_SCORED = 64  # nodes whose cost is measured: those with the largest error alone
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
-NOT_LOOKED = (
+NODES_NEEDED = (
     "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
     "which of the two it is the nodes alone tell: compare all of them"
 )
@@ -108,8 +111,8 @@ class Comparison:
         looks_like: what would make the first bad tensor equal, a line each.
         wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
-        pieces: where the whole does not decide and its pieces do: within what they are right.
-        off: what between two quantizers is off by more than a step, there.
+        settlement: what decides where the full model does not.
+        deviating_pieces: the last node of each region between two quantizers that deviates by more than a step.
         forms: of the whole model; the others that were tried.
         score: where a score of the task judges the whole; the rows tell which nodes it costs how much.
 
@@ -127,8 +130,8 @@ class Comparison:
     looks_like: tuple[str, ...] = ()
     wrong_input: str = ""
     notes: tuple[str, ...] = ()
-    pieces: str = ""
-    off: str = ""
+    settlement: Settlement = UNDOUBTED
+    deviating_pieces: tuple[str, ...] = ()
     forms: FormsTried = field(default_factory=FormsTried)
     score: ScoreDocument | None = None
     _result: ComparisonDocument | None = field(default=None, repr=False)
@@ -181,14 +184,14 @@ class Comparison:
             return f"wrong{since}: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
         if bad:
             return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
-        if self.off:
-            return f"wrong: off by more than a step, alone: {self.off}"
-        if self.pieces:
-            return f"right {self.pieces}"
+        if self.deviating_pieces:
+            return f"wrong: off by more than a step, alone: {', '.join(map(clean, self.deviating_pieces))}"
+        if self.settlement.explanation:
+            return f"right {self.settlement.explanation}"
+        if self.settlement.decision is Decision.NODES_NEEDED:
+            return f"unresolved: {NODES_NEEDED}"
         if whole is Status.UNRESOLVED:
             unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
-            if self.whole.why == NOT_LOOKED:
-                return f"unresolved: {NOT_LOOKED}"
             return _unresolved(list(dict.fromkeys(unknown)))
         if not seen.inner:
             return "right: outputs agree; intermediate tensors were not checked"
@@ -200,9 +203,9 @@ class Comparison:
         if self.score and not self.forms.only_pinned:
             return {Status.AGREE: 0, Status.FAIL: 1}.get(self.whole.status, 5)
         fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
-        if fails or self.first_bad or self.off or self.forms.only_pinned:
+        if fails or self.first_bad or self.deviating_pieces or self.forms.only_pinned:
             return 1
-        return 0 if self.whole.status is Status.AGREE or self.pieces else 5
+        return 0 if self.whole.status is Status.AGREE or self.settlement.explanation else 5
 
 
 def _unresolved(unknown: Sequence[str]) -> str:
@@ -255,8 +258,7 @@ def compare_tensors(
 ) -> Comparison:
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
-    Where the whole agrees only within what approximate kernels may do, and another operator is off, rounding alone
-    judges all. Where one quantization step of the model moves it beyond use, what lies between its quantizers decides.
+    Where the full model does not decide whether the candidate is right, `trials.doubt` does.
 
     `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
     `in_place`: none does.
@@ -266,70 +268,92 @@ def compare_tensors(
         BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
-    compared = partial(_compared, trials, at, jobs, fail_fast, in_place)
-    found = compared()
+    found = _compare(trials, at, jobs, fail_fast, in_place)
     if found.score:
         return found
-    if not (at or in_place or found.stopped) and (between := between_quantizers(trials)):
-        labels = [trials.graph.label(region.nodes[-1]) for region in between.off]
-        return replace(found, pieces=between.says, off=", ".join(map(clean, labels)))
-    if found.stopped or found.whole.status is not Status.AGREE or not allows_approximations(trials):
-        return found
-    off = list(_approximate(trials, found.rows))
+    settlement = _settle(trials, found, is_partial=bool(at or in_place))
+    if settlement.decision is Decision.ROUNDING_ALONE:
+        exact = _compare(trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place)  # what has run is stored
+        note = f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"
+        return replace(exact, notes=(*exact.notes, note))
+    if settlement.decision is Decision.NODES_NEEDED:
+        found = replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NODES_NEEDED))
+    deviating = tuple(settlement.labels(trials.model.graph))
+    return replace(found, settlement=settlement, deviating_pieces=deviating)
+
+
+def _settle(trials: Trials, found: Comparison, *, is_partial: bool) -> Settlement:
+    """Settle what the full model does not decide; `is_partial`: only some tensors were compared alone."""
+    if not (is_partial or found.stopped):
+        settlement = settle_quantization(trials)
+        if not settlement.is_open:
+            return settlement
+    if found.stopped or found.whole.status is not Status.AGREE or not allows_approximations(trials.judge):
+        return UNDOUBTED
     unseen = {row.index for row in found.rows if not row.alone or row.alone.status is Status.UNRESOLVED}
-    kernels = named(off, len(unseen))
-    excused, settled = not found.first_bad and (kernels or not off), not may_be_approximate(trials)
-    if settled and (excused or not off):
-        return replace(found, pieces=kernels)
-    if excused and (at or in_place):
-        return replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NOT_LOOKED))
-    if excused and off:
-        return replace(found, pieces=kernels)
-    with by_rounding_alone(trials):
-        exact = compared()  # what has run is stored
-    return replace(exact, notes=(*exact.notes, f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"))
+    return settle_rounding(
+        NodeEvidence(list(_deviations(trials, found.rows)), len(unseen)),
+        is_beyond_rounding=is_beyond_rounding(trials, trials.model.whole()),
+        is_another_tensor_wrong=found.first_bad is not None,
+        is_partial=is_partial,
+    )
 
 
-def _approximate(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[tuple[tuple[str], float]]:
-    """The operators and errors of nodes that agree alone, but not by rounding alone."""
-    for i, of_node in itertools.groupby(rows, key=lambda row: row.index):
-        judged = list(of_node)
-        error, region = max(error_of(row.alone) for row in judged), _node_region(trials, i, [r.tensor for r in judged])
-        if error > MIN_REL_TOL and region and is_approximate(trials, region):
-            yield (judged[0].op,), error
+def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Deviation]:
+    """Yield the nodes that agree alone, but not by rounding alone."""
+    for i, rows_of_node in itertools.groupby(rows, key=lambda row: row.index):
+        node = list(rows_of_node)
+        error = max(error_of(row.alone) for row in node)
+        if error <= MIN_REL_TOL:
+            continue
+        region = _node_region(trials.model, i, [row.tensor for row in node])
+        if region and is_beyond_rounding(trials, region):
+            yield Deviation.of([node[0].op], error, agrees_usually=True)
 
 
-def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool) -> Comparison:
-    names = chosen(trials, at)
-    trials.values.need([*trials.graph.outputs, *names])
+def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool) -> Comparison:
+    """Compare the tensors by the present criterion."""
+    names = chosen(trials.model, at)
+    trials.model.values.need([*trials.model.graph.outputs, *names])
     changed = drop_if_changed(trials)
     if changed:
         log.warning("%s", changed)
     made: dict[int, list[str]] = {}
     for name in names:
-        made.setdefault(trials.graph.maker[name], []).append(name)
-    nodes = {i: _node_region(trials, i, some) for i, some in made.items()}
-    probes = list(nodes)[: 0 if only_in_place else max(PROBES, jobs) if trials.multi else None]
+        made.setdefault(trials.model.graph.maker[name], []).append(name)
+    nodes = {i: _node_region(trials.model, i, some) for i, some in made.items()}
+    probes = list(nodes)
+    if only_in_place:
+        probes = []
+    elif trials.processes.merges_cuts:
+        probes = probes[: max(PROBES, jobs)]
     rows: list[ComparisonRow] = []
     with ParallelRuns(trials, jobs) as runs:
-        runs.begin(trials.whole(), trials.whole(names), *(region for i in probes if (region := nodes[i])))
-        whole_result = runs.result(trials.whole())
+        runs.begin(trials.model.whole(), trials.model.whole(names), *(region for i in probes if (region := nodes[i])))
+        whole_result = runs.result(trials.model.whole())
         require_usable(trials, whole_result)
-        whole, in_place = trials.verdict_of(trials.whole(), whole_result), runs.verdict(trials.whole(names))
-        alone = ((i, None) for i in nodes) if only_in_place else _told(trials, _alone(runs, nodes, probes), len(nodes))
+        whole, in_place = (
+            trials.judge.verdict(trials.model.whole(), whole_result),
+            runs.verdict(trials.model.whole(names)),
+        )
+        alone = (
+            ((i, None) for i in nodes)
+            if only_in_place
+            else _told(trials.model, _alone(runs, nodes, probes), len(nodes))
+        )
         for i, verdict in alone:
-            rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]
+            rows += [_row(trials.model, i, name, in_place, verdict) for name in made[i]]
             if fail_fast and any(r.failing for r in rows):
                 break
     comparison = Comparison(
         whole,
         in_place,
-        ranking(trials, whole_result),
+        ranking(trials.model, whole_result),
         tuple(rows),
         len(rows) < len(names),
         notes=tuple(filter(None, (changed, age(trials), NOT_ALONE if only_in_place else ""))),
-        forms=trials.forms,
-        score=trials.score_of(whole_result, whole),
+        forms=trials.ask.forms,
+        score=trials.judge.score_of(whole_result, whole),
     )
     comparison = _with_scores(trials, _with_providers(trials, comparison), nodes)
     bad = comparison.first_bad
@@ -340,18 +364,18 @@ def _compared(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, onl
     if node and bad.alone and bad.alone.status is Status.FAIL:
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:
-        output = WrongOutput(trials, trials.whole(names), bad.in_place)
+        output = WrongOutput(trials, trials.model.whole(names), bad.in_place)
     if output is None:
         return comparison
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
 
 
 def _told(
-    trials: Trials, verdicts: Iterable[tuple[int, Verdict | None]], of: int
+    model: ReferenceModel, verdicts: Iterable[tuple[int, Verdict | None]], of: int
 ) -> Iterator[tuple[int, Verdict | None]]:
     """The same, logged."""
     for step, (i, verdict) in enumerate(verdicts, 1):
-        log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
+        log.debug("%s alone: %s", model.graph.label(i), verdict.status.value if verdict else "not run")
         log.info("%d of %d nodes alone", step, of, extra={"step": step, "of": of, "sparse": True})
         yield i, verdict
 
@@ -360,7 +384,7 @@ def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
     """The comparison with who computes each node, and what a user must know of the candidate."""
     found = computed_by.of_model(trials)
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
-    notes = filter(None, (trials.about.caveat, computed_by.share(trials, found)))
+    notes = filter(None, (trials.runtime.about.caveat, computed_by.share(trials, found)))
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
 
 
@@ -383,20 +407,22 @@ def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
 
     Where the candidate gives no value, the reference's stands alone. After `compare_tensors`, nothing is run anew.
     """
-    found = trials.run(trials.whole(names)).tensors
-    for k, expected in enumerate(trials.values.records):
+    found = trials.run(trials.model.whole(names)).tensors
+    for k, expected in enumerate(trials.model.values.records):
         given = found[k] if k < len(found) else {}
         for name in names:
             theirs = given[name].value() if name in given else None
-            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, expected[name].value(), theirs)
+            yield ValuePair(
+                name, trials.model.values.labels[k], trials.runtime.candidate.name, expected[name].value(), theirs
+            )
 
 
-def chosen(trials: Trials, at: Sequence[str]) -> list[str]:
+def chosen(model: ReferenceModel, at: Sequence[str]) -> list[str]:
     """The tensors to compare, in topological order."""
-    names = trials.tensors()
+    names = model.tensors()
     if not at:
         return names
-    graph = trials.graph
+    graph = model.graph
     selected: set[str] = set()
     for word in at:
         tensors = _fitting(graph, names, word)
@@ -435,13 +461,13 @@ def _alone(
     yield from ((i, found[region] if (region := nodes[i]) else None) for i in rest)
 
 
-def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
+def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
     """One node as a region, with those before it whose outputs one side does not have; None for a random one."""
-    graph, nodes, waiting = trials.graph, set[int](), [i]
+    graph, nodes, waiting = model.graph, set[int](), [i]
     while waiting:
         node = waiting.pop()
         nodes.add(node)
-        read = [n for n in graph.reads[node] if trials.shared_tensors is not None and n not in trials.shared_tensors]
+        read = [n for n in graph.reads[node] if model.shared_tensors is not None and n not in model.shared_tensors]
         waiting += [graph.maker[n] for n, kind in graph.kinds(read).items() if kind == VALUE and n in graph.maker]
     try:
         return regions.of_nodes(graph, nodes, [tuple(names)])
@@ -449,8 +475,8 @@ def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
         return None
 
 
-def _row(trials: Trials, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
-    graph, alone = trials.graph, _worst(verdict, name) if verdict else None
+def _row(model: ReferenceModel, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
+    graph, alone = model.graph, _worst(verdict, name) if verdict else None
     judged = _worst(in_place, name)
     return ComparisonRow(i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i))
 
@@ -460,11 +486,11 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
 
-def ranking(trials: Trials, whole: RunResult) -> Ranking:
+def ranking(model: ReferenceModel, whole: RunResult) -> Ranking:
     """Top-1 and top-5 agreement by output that is a distribution over classes, the worst over all samples."""
     worst: dict[str, dict[str, float]] = {}
-    for expected, sample in zip(trials.values.records, whole.tensors, strict=False):
-        for name in trials.outputs:
+    for expected, sample in zip(model.values.records, whole.tensors, strict=False):
+        for name in model.outputs:
             if name in sample and name in expected and are_probabilities(expected[name].value()):
                 shares = agreement(expected[name].value(), sample[name].value())
                 if shares:
@@ -485,28 +511,28 @@ def compared_model(graph: Graph) -> ComparedModel:
 
 def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
     """The whole comparison as a document; `command`: the command line."""
-    candidate, bad, looks_like = trials.candidate, comparison.first_bad, comparison.looks_like
+    candidate, bad, looks_like = trials.runtime.candidate, comparison.first_bad, comparison.looks_like
     return ComparisonDocument(
         exit_code=comparison.exit_code,
         agree=comparison.exit_code == 0,
         says=comparison.says,
         command=command,
-        model=compared_model(trials.graph),
+        model=compared_model(trials.model.graph),
         candidate=RuntimeDocument(
-            candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
+            candidate.name, candidate.backend, candidate.options, trials.runtime.about.version, trials.judge.precision
         ),
         criterion=criterion,
-        samples=trials.values.labels,
+        samples=trials.model.values.labels,
         whole=ranked(comparison.whole, comparison.ranking),
         in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
-        looked_at=replace(comparison.looked_at, others=len(trials.tensors()) - len(comparison.rows)),
+        looked_at=replace(comparison.looked_at, others=len(trials.model.tensors()) - len(comparison.rows)),
         forms=comparison.forms.document(),
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
-        notes=[*comparison.forms.sentences(), *trials.choice.sentences, *comparison.notes],
-        ignored=trials.choice.ignored or None,
-        where=[str(one) for one in trials.choice.where] or None,
+        notes=[*comparison.forms.sentences(), *trials.model.choice.sentences, *comparison.notes],
+        ignored=trials.model.choice.ignored or None,
+        where=[str(one) for one in trials.model.choice.where] or None,
         score=comparison.score,
     )
 

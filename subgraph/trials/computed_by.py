@@ -19,15 +19,15 @@ FUNCTION = "computed_by"
 
 def of_model(trials: Trials) -> Mapping[int, str]:
     """By node of the whole model, as the candidate runs it: `CUDA`, `CPU`; without those of which it is not known."""
-    return _by_node(trials, trials.graph.path)
+    return _by_node(trials, trials.model.graph.path)
 
 
 def of_region(trials: Trials, region: Region) -> Mapping[int, str]:
     """As `of_model`, of a region alone."""
     if not _tells(trials):
         return {}
-    with trials.temporary_folder() as folder:
-        trials.write_cut(region, trials.sample_groups(region)[0][1], folder)
+    with trials.model.temporary_folder() as folder:
+        trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
         found = _by_node(trials, folder / "model.onnx")
     return {node: name for node, name in found.items() if node in region.nodes}
 
@@ -36,7 +36,7 @@ def share(trials: Trials, found: Mapping[int, str]) -> str:
     """`31 of 229 nodes fell back to CPU`: to a provider that was not asked for; "" if none is known to."""
     others = [name for name in found.values() if _elsewhere(trials, name)]
     by = " and ".join(map(clean, dict.fromkeys(others)))
-    return f"{len(others)} of {count(len(trials.graph.nodes), 'node')} fell back to {by}" if others else ""
+    return f"{len(others)} of {count(len(trials.model.graph.nodes), 'node')} fell back to {by}" if others else ""
 
 
 def sentence(trials: Trials, region: Region) -> str:
@@ -45,23 +45,26 @@ def sentence(trials: Trials, region: Region) -> str:
     names = list(dict.fromkeys(found.values()))
     by = " and ".join(map(clean, names))
     if len(found) == len(region.nodes) and all(_elsewhere(trials, name) for name in names):
-        return f"computed by {by}: the fault is not that of {clean(trials.candidate.name)}"
+        return f"computed by {by}: the fault is not that of {clean(trials.runtime.candidate.name)}"
     if len(names) == 1 and len(found) == len(region.nodes):
         return f"computed by {by}"
-    each = (f"{', '.join(trials.graph.label(n) for n in found if found[n] == name)} by {clean(name)}" for name in names)
+    each = (
+        f"{', '.join(trials.model.graph.label(n) for n in found if found[n] == name)} by {clean(name)}"
+        for name in names
+    )
     return f"computed: {'; '.join(each)}" if found else ""
 
 
 def _elsewhere(trials: Trials, name: str) -> bool:
     """Is this a provider that was not asked for?"""
-    asked = (str(trials.candidate.options.get(key, "")) for key in ("providers", "ep"))
+    asked = (str(trials.runtime.candidate.options.get(key, "")) for key in ("providers", "ep"))
     return not any(name in one for one in asked)
 
 
 def _tells(trials: Trials) -> bool:
     """Does the candidate say who computes what? One that runs a model of its own has other nodes."""
-    candidate = trials.candidate
-    if trials.candidate_model or candidate.executor or not candidate.has_process or trials.run_by_hand:
+    candidate = trials.runtime.candidate
+    if trials.runtime.own_model or candidate.executor or not candidate.has_process or trials.runtime.is_manual:
         return False
     return plugins.defines("backends", candidate.backend, FUNCTION)
 
@@ -70,10 +73,10 @@ def _by_node(trials: Trials, model: Path) -> Mapping[int, str]:
     if not _tells(trials):
         return {}
     try:
-        with trials.workers.borrow(loads=1) as worker:
-            lines = worker.names(FUNCTION, model, trials.candidate.options)
+        with trials.runtime.workers.borrow(loads=1) as worker:
+            lines = worker.names(FUNCTION, model, trials.runtime.candidate.options)
     except SubcutError as e:
         log.info("who computes each node is not known: %s", clean(e.what))
         return {}
     named = (line.split(" ", 1) for line in lines)
-    return {trials.graph.maker[tensor]: name for name, tensor in named if tensor in trials.graph.maker}
+    return {trials.model.graph.maker[tensor]: name for name, tensor in named if tensor in trials.model.graph.maker}

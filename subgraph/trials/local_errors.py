@@ -19,6 +19,7 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -32,11 +33,11 @@ def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult)
     where they need several cuts, where the reference cannot run on the candidate's values, and in low precision, in
     which most nodes are off and only their noise would tell.
     """
-    if not regions or len(regions) > MAX_REGIONS or trials.precision is not Precision.FP32:
+    if not regions or len(regions) > MAX_REGIONS or trials.judge.precision is not Precision.FP32:
         return None
-    trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+    trials.model.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
     try:
-        return _wrong(trials, regions, trials.values_with(profile.tensors))
+        return _wrong(trials, regions, trials.model.values_with(profile.tensors))
     except SubcutError:
         return None
 
@@ -44,16 +45,16 @@ def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult)
 def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int, float] | None:
     position, cuts = {region.nodes: k for k, region in enumerate(regions)}, []
     for region in regions:
-        if not _as_expected(trials, region, values):
+        if not _as_expected(trials.model, region, values):
             continue
-        groups = trials.sample_groups(region, values)
+        groups = trials.model.sample_groups(region, values)
         if len(groups) != 1:
             return None
-        cuts.append(trials.cut(region, groups[0][1]))
+        cuts.append(trials.model.cut(region, groups[0][1]))
     wrong: dict[int, float] = {}
     for pool in partition(cuts) if cuts else ():
         merged = merge_cuts(pool)
-        made = trials.run_model(merged.model, [merged.feeds(sample) for sample in values], merged.output_names)
+        made = trials.model.run_model(merged.model, [merged.feeds(sample) for sample in values], merged.output_names)
         for sample, outputs in zip(values, made, strict=True):
             for cut, expected in zip(merged.pieces, merged.split(outputs), strict=True):
                 errors = _errors(trials, cut.region, {n: r for n, r in expected.items() if n in sample}, sample)
@@ -63,9 +64,9 @@ def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int
     return wrong
 
 
-def _as_expected(trials: Trials, region: Region, values: Feeds) -> bool:
+def _as_expected(model: ReferenceModel, region: Region, values: Feeds) -> bool:
     """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can be compared."""
-    pairs = zip(trials.values.records, values, strict=True)
+    pairs = zip(model.values.records, values, strict=True)
     return all((k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes) for k, v in pairs for n in region.inputs)
 
 
@@ -73,11 +74,11 @@ def _errors(
     trials: Trials, region: Region, expected: Mapping[str, Record], values: Mapping[str, Record]
 ) -> list[float]:
     """The relative errors of the outputs that fail, 0 where there is none to measure."""
-    noise = trials.region_noise(region, {**values, **expected})
+    noise = trials.model.region_noise(region, {**values, **expected})
     errors = []
     for name, record in expected.items():
-        context = OutputContext(name, trials.precision, noise.of(name))
-        judgement = judge(record.value(), values[name].value(), trials.rule, context)
+        context = OutputContext(name, trials.judge.precision, noise.of(name))
+        judgement = judge(record.value(), values[name].value(), trials.judge.rule, context)
         if judgement.status is Status.FAIL:
             error = judgement.errors.get("max_rel", math.nan)
             errors.append(0.0 if math.isnan(error) else error)

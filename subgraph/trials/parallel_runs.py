@@ -23,7 +23,7 @@ class ParallelRuns:
     def __init__(self, trials: Trials, jobs: int) -> None:
         self.trials, self.jobs = trials, jobs
         self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
-        trials.workers.turns = Semaphore(jobs)
+        trials.runtime.workers.turns = Semaphore(jobs)
         self._running: dict[Region, Future[RunResult]] = {}
         self._seconds: dict[Region | None, float] = {}
 
@@ -47,7 +47,7 @@ class ParallelRuns:
 
         Raises: as `result`.
         """
-        return self.trials.verdict_of(region, self.result(region))
+        return self.trials.judge.verdict(region, self.result(region))
 
     def verdicts(self, regions: Sequence[Region | None]) -> Iterator[Verdict | None]:
         """The verdict on each region in this order, all of which begin at once; None for None.
@@ -73,5 +73,5 @@ class ParallelRuns:
 
     def __exit__(self, error: object, *_: object) -> None:
         if error is not None:
-            self.trials.workers.close()
+            self.trials.runtime.workers.close()
         self._executor.shutdown(cancel_futures=True)

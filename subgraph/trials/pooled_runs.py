@@ -39,7 +39,7 @@ def pooled_verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict |
     Raises: as `verdicts`.
     """
     return [
-        replace(trials.verdict_of(region, result), pooled=True) if result else None
+        replace(trials.judge.verdict(region, result), pooled=True) if result else None
         for region, result in zip(regions, pooled_results(trials, regions), strict=True)
     ]
 
@@ -49,11 +49,11 @@ def pooled_results(trials: Trials, regions: Sequence[Region]) -> list[RunResult 
 
     Raises: as `verdicts`.
     """
-    trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
-    groups = [(region, trials.sample_groups(region)) for region in regions]
-    cuts = [trials.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
+    trials.model.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+    groups = [(region, trials.model.sample_groups(region)) for region in regions]
+    cuts = [trials.model.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
     found: dict[tuple[int, ...], RunResult] = {}
-    memory = trials.workers.memory
+    memory = trials.runtime.workers.memory
     for some in partition(cuts, most_bytes=memory and memory // POOL_PART) if cuts else ():
         for cut, result in zip(some, _run_pool(trials, merge_cuts(some)), strict=True):
             found[cut.region.nodes] = result
@@ -62,11 +62,11 @@ def pooled_results(trials: Trials, regions: Sequence[Region]) -> list[RunResult 
 
 def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     """The result of each cut of a pool; the whole time is divided among them equally."""
-    records = trials.values.records
-    key = digest("pool/1", [trials.key(cut.region, records) for cut in merged.pieces])
-    result, _ = load_or_run(trials.store, [key], partial(_run_model, trials, merged))
+    records = trials.model.values.records
+    key = digest("pool/1", [trials.processes.key(cut.region, records) for cut in merged.pieces])
+    result, _ = load_or_run(trials.model.store, [key], partial(_run_model, trials, merged))
     if not result.stored:
-        trials.extra_runs += 1
+        trials.log.extra_runs += 1
     if result.failure:
         return [result] * len(merged.pieces)
     build, run, others = result.build / len(merged.pieces), result.run / len(merged.pieces), ((),) * len(records)
@@ -75,8 +75,8 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
 
 
 def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
-    feeds = [merged.feeds(sample) for sample in trials.values.records]
-    with trials.temporary_folder() as folder:
+    feeds = [merged.feeds(sample) for sample in trials.model.values.records]
+    with trials.model.temporary_folder() as folder:
         merged.save(folder / "model.onnx")
-        job = Job(folder / "model.onnx", feeds, merged.output_names, into, options=trials.candidate.options)
-        return trials.workers.run(job)
+        job = Job(folder / "model.onnx", feeds, merged.output_names, into, options=trials.runtime.candidate.options)
+        return trials.runtime.workers.run(job)

@@ -37,28 +37,31 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
         BackendError: the candidate does not run any of them, with its last words; or its outputs have another form.
         Refused: the candidate's own model does not load.
     """
-    model = trials.candidate_model.graph if trials.candidate_model else trials.graph
-    if trials.run_by_hand or not trials.candidate.has_process:
+    model = trials.runtime.own_model.graph if trials.runtime.own_model else trials.model.graph
+    if trials.runtime.is_manual or not trials.runtime.candidate.has_process:
         return
     runs = any(whole.tensors)
-    if runs and not (trials.candidate.runs_commands and trials.verdict_of(trials.whole(), whole).status is Status.FAIL):
+    if runs and not (
+        trials.runtime.candidate.runs_commands
+        and trials.judge.verdict(trials.model.whole(), whole).status is Status.FAIL
+    ):
         return
     if not is_of_tflite(model.path):
         _require_one_operator(trials, compares=runs)
-    shipped = trials.forms.verdicts.get(Form.SHIPPED)
-    if trials.candidate_model and not runs and shipped and shipped.signature is Signature.REFUSED:
+    shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
+    if trials.runtime.own_model and not runs and shipped and shipped.signature is Signature.REFUSED:
         what = f"the candidate's model does not load: {shipped.why}"
         raise Refused(what, f"{clean(model.path.name)} is to be made anew: no part of it was compared")
 
 
 def _require_one_operator(trials: Trials, *, compares: bool) -> None:
-    inputs = [trials.values.records[0][name].dtype for name in trials.whole().inputs]
+    inputs = [trials.model.values.records[0][name].dtype for name in trials.model.whole().inputs]
     dtype = next((d for d in inputs if d in TYPES), TYPES[0])
     for operator in OPERATORS:
         result = _run_one(trials, operator, dtype)
         if any(result.tensors):
             if compares and (other := _other_form(result.tensors[0]["y"].array(), _ramp(operator, dtype))):
-                what = f"candidate {clean(trials.candidate.name)}: its outputs are {other}, as one {operator} shows"
+                what = f"candidate {clean(trials.runtime.candidate.name)}: its outputs are {other}, as one {operator} shows"
                 word = "big" if other == BIG_ENDIAN else other
                 raise BackendError(
                     what, f"declare it: -c 'cmd[outputs={word}]:…', or outputs = \"{word}\" in subcut.toml"
@@ -69,7 +72,9 @@ def _require_one_operator(trials: Trials, *, compares: bool) -> None:
     if compares:  # the whole runs: this one is refused for reasons of its own
         return
     why, lines = _why(result)
-    what = f"candidate {clean(trials.candidate.name)} runs nothing, not even one {OPERATORS[0]} of {dtype}: {why}"
+    what = (
+        f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one {OPERATORS[0]} of {dtype}: {why}"
+    )
     hint = "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin into {outputs}"
     raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint)
 
@@ -101,7 +106,7 @@ def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
     """The result of a model that has only this operator."""
     from onnx import defs, parser, save_model
 
-    source, kind = trials.graph.model, tensors.PROTO_NAMES.get(dtype, dtype)
+    source, kind = trials.model.graph.model, tensors.PROTO_NAMES.get(dtype, dtype)
     opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), defs.onnx_opset_version())
     x = "x, x" if operator == "Add" else "x"
     model = parser.parse_model(f"""
@@ -109,14 +114,14 @@ def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
         preflight ({kind}[1,3,8,8] x) => ({kind}[1,3,8,8] y) {{ y = {operator}({x}) }}
     """)
     model.graph.node[0].name = operator
-    with trials.temporary_folder() as folder:
+    with trials.model.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         value = _ramp("Identity", dtype)
         fed = tensors.save("x", value, tensors.tensor_text(dtype), folder, "x")
-        into = trials.new_folder()
+        into = trials.model.new_folder()
         feeds = [[fed.within(str(folder))]]
-        job = Job(folder / "model.onnx", feeds, ["y"], into, fresh=True, options=trials.candidate.options)
-        result, made = trials.workers.run(job), str(into.resolve())
+        job = Job(folder / "model.onnx", feeds, ["y"], into, fresh=True, options=trials.runtime.candidate.options)
+        result, made = trials.runtime.workers.run(job), str(into.resolve())
         absolute = tuple({name: record.within(made) for name, record in of.items()} for of in result.tensors)
         return replace(result, tensors=absolute)
 

@@ -22,7 +22,7 @@ from subgraph.trials.reference_model import ReferenceModel
 from subgraph.types import Array
 
 
-def propagated(trials: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
+def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     """The model's values, per sample, when the region has these outputs. Other values are the captured ones, or those
     of the reference below the region.
 
@@ -31,33 +31,33 @@ def propagated(trials: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     Raises:
         ModelError: the reference cannot run these values.
     """
-    graph, inside, needed = trials.graph, set(region.nodes), set(trials.whole().nodes)
+    graph, inside, needed = model.graph, set(region.nodes), set(model.whole().nodes)
     outside = (graph.descendants(inside) & needed) - inside
     returning = outside & graph.ancestors(inside)
-    values = _sent_on(trials, outside - returning, outputs)
+    values = _sent_on(model, outside - returning, outputs)
     for detour in _parts(graph, returning):
-        piece = region_of(trials, detour)
-        if piece is None or not _differ(trials, piece, outputs):
+        piece = region_of(model, detour)
+        if piece is None or not _differ(model, piece, outputs):
             continue
-        left = trials.run_on_reference(piece, outputs)
-        sent = _sent_on(trials, (graph.descendants(detour) & needed) - detour, left)
-        values = [_added(trials, *row) for row in zip(trials.values.records, values, sent, strict=True)]
+        left = model.run_on_reference(piece, outputs)
+        sent = _sent_on(model, (graph.descendants(detour) & needed) - detour, left)
+        values = [_added(model, *row) for row in zip(model.values.records, values, sent, strict=True)]
     return values
 
 
-def region_of(trials: ReferenceModel, nodes: Collection[int]) -> Region | None:
+def region_of(model: ReferenceModel, nodes: Collection[int]) -> Region | None:
     """The region of some nodes; None if there are none, or only random ones, whose values are the captured ones."""
     try:
-        return regions.of_nodes(trials.graph, nodes) if nodes else None
+        return regions.of_nodes(model.graph, nodes) if nodes else None
     except NoRegion:
         return None
 
 
-def _sent_on(trials: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
+def _sent_on(model: ReferenceModel, nodes: set[int], feeds: Feeds) -> Feeds:
     """All values when the reference runs these nodes on what it is fed."""
-    below = region_of(trials, nodes)
-    outputs = trials.run_on_reference(below, feeds) if below else [{}] * len(feeds)
-    return trials.values_with(feeds, outputs)
+    below = region_of(model, nodes)
+    outputs = model.run_on_reference(below, feeds) if below else [{}] * len(feeds)
+    return model.values_with(feeds, outputs)
 
 
 def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
@@ -70,21 +70,21 @@ def _parts(graph: Graph, nodes: set[int]) -> list[set[int]]:
     return sorted(networkx.connected_components(linked), key=lambda part: min(map(place.__getitem__, part)))
 
 
-def _differ(trials: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
+def _differ(model: ReferenceModel, piece: Region, outputs: Feeds) -> bool:
     """Does any value that enters a piece differ from the captured one?"""
-    pairs = zip(trials.values.records, outputs, strict=True)
+    pairs = zip(model.values.records, outputs, strict=True)
     return any(not _equal(k[n], o[n]) for k, o in pairs for n in piece.inputs if n in o)
 
 
 def _added(
-    trials: ReferenceModel, known: Mapping[str, Record], values: Mapping[str, Record], sent: Mapping[str, Record]
+    model: ReferenceModel, known: Mapping[str, Record], values: Mapping[str, Record], sent: Mapping[str, Record]
 ) -> Mapping[str, Record]:
     """The values with what `sent` adds to the model's outputs."""
     added = {}
-    for name in trials.graph.outputs:
+    for name in model.graph.outputs:
         if not _equal(known[name], sent[name]):
             both = _sum(*(some[name].value(mapped=True) for some in (known, values, sent)))
-            added[name] = written(name, both, trials.new_folder(), "sum", values[name].type_text)
+            added[name] = written(name, both, model.new_folder(), "sum", values[name].type_text)
     return {**values, **added}
 
 

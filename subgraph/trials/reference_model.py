@@ -30,18 +30,22 @@ from subgraph.version import __version__
 ROOT = Path("/")  # captured values have absolute paths
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReferenceModel:
     """One model on the reference. Several threads may share it.
 
     Attributes:
+        graph: the model.
+        reference: the process that runs the reference.
+        values: captured reference values of tensors.
         store: keeps results across sessions.
         scratch: a folder for files that live as long as the session.
-        freeze: tensors that compute shapes become constants in the cuts.
-        shared_tensors: those of which both sides have values; None for all.
-        roundings: runs the model itself, where the reference is what the model was made from.
+        freeze: whether tensors that compute shapes become constants in the cuts.
+        comparable: tensors of which both sides have values; None for all.
+        shared_tensors: the same, where one side runs the module that the model was exported from; else None.
+        roundings: runs the ONNX model itself, where the reference runs the module that it was exported from.
         choice: which outputs are compared, and where.
-        unrounded: Casts that a translation added, as of `casts.find_unrounded`.
+        unrounded: Casts that a translation added, as `casts.find_unrounded` returns them.
     """
 
     graph: Graph
@@ -50,6 +54,7 @@ class ReferenceModel:
     store: Store
     scratch: Path
     freeze: bool = True
+    comparable: Collection[str] | None = None
     shared_tensors: frozenset[str] | None = None
     roundings: Reference | None = None
     unrounded: Mapping[str, str] = field(default_factory=dict)
@@ -81,10 +86,17 @@ class ReferenceModel:
         wanted = frozenset(outputs)  # without what only nodes that no output needs read
         return replace(region, outputs=tuple(n for n in region.outputs if n in wanted))
 
-    @property
-    def comparable(self) -> Collection[str] | None:
-        """Tensors of which both sides have values; None for all."""
-        return self.shared_tensors
+    # ------------------------------------------------------------------------------------------------ variants
+
+    def with_shapes_as_inputs(self) -> ReferenceModel:
+        """The same model, whose cuts take shape-computing tensors as inputs."""
+        return replace(self, freeze=False)
+
+    def fed_with(self, values: ReferenceValues) -> ReferenceModel:
+        """The same model on other inputs."""
+        return replace(self, values=values, _noise={})
+
+    # ------------------------------------------------------------------------------------------------ tensors
 
     def tensors(self) -> list[str]:
         """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""

@@ -229,7 +229,7 @@ def said(score: ScoreDocument) -> str:
 
 
 @contextmanager
-def open_score(wanted: Wanted, trials: ReferenceModel, outputs: Sequence[str], memory: int | None) -> Iterator[ByScore]:
+def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], memory: int | None) -> Iterator[ByScore]:
     """A score with its process, until the block ends; what the reference gives is scored first.
 
     `memory`: bytes that the process may use.
@@ -238,23 +238,23 @@ def open_score(wanted: Wanted, trials: ReferenceModel, outputs: Sequence[str], m
         UnknownName: no such score. UsageError: its file does not exist or fails. InputError: the labels do not fit.
     """
     file, function, is_own = _function(wanted.words)
-    trials.values.need(outputs)
-    records = trials.values.records
+    model.values.need(outputs)
+    records = model.values.records
     float_outputs = [{name: sample[name] for name in outputs} for sample in records]
     fixed = [
         replace(r, name=f"t/{k}/{n}")
-        for k, s in enumerate(_truth(wanted, trials, float_outputs, is_own))
+        for k, s in enumerate(_truth(wanted, model, float_outputs, is_own))
         for n, r in s.items()
     ]
-    fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in trials.graph.inputs]
-    scratch = trials.scratch / "scores"
+    fixed += [replace(s[n], name=f"i/{k}/{n}") for k, s in enumerate(records) for n in model.graph.inputs]
+    scratch = model.scratch / "scores"
     scratch.mkdir()
     with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=memory) as worker:
         try:
             worker.load("score", file, {"function": function, "truth": is_own})
         except SubcutError as e:
             raise UsageError(f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION") from e
-        score = ByScore(wanted, worker, float_outputs, fixed, scratch, trials.values.digest)
+        score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)
         (score.float_score,) = score.of(float_outputs)
         yield score
 
@@ -270,7 +270,7 @@ def _function(words: str) -> tuple[Path, str, bool]:
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
 
-def _truth(wanted: Wanted, trials: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
+def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) -> Feeds:
     """Per sample, its label; without labels what the float model gives. `is_own`: the score is one of ours.
 
     Raises:
@@ -278,14 +278,14 @@ def _truth(wanted: Wanted, trials: ReferenceModel, outputs: Feeds, is_own: bool)
     """
     if wanted.labels is None:
         return outputs
-    names = trials.values.labels
+    names = model.values.labels
     labels = read_labels(wanted.labels, names)
     text = next((label for label in labels if label.dtype.kind == "O"), None)
     if text is not None and is_own and not hasattr(plugins.load("scores", wanted.words), "TEXT"):
         raise InputError(
             f"--labels {clean(wanted.labels.name)} holds '{clean(str(text))}'", f"{wanted.words} takes numbers"
         )
-    folder = trials.scratch / "labels"
+    folder = model.scratch / "labels"
     folder.mkdir()
     return [{"label": written("label", np.asarray(label), folder, f"label{k}")} for k, label in enumerate(labels)]
 

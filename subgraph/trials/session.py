@@ -23,9 +23,13 @@ from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
 from subgraph.text import clean, nearest
+from subgraph.trials.ask import Processes
 from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import read_map
 from subgraph.trials.matching.pair_models import pair_models
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import Wanted, open_score
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -45,7 +49,7 @@ class Setup:
         stored: may results of earlier sessions be used?
         candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
-        as_loop: as in `Trials`. score: what judges the whole model in place of the criterion.
+        as_loop: as in `CandidateRuntime`. score: what judges the whole model in place of the criterion.
         choice: which outputs of the model are compared, and where.
     """
 
@@ -100,16 +104,17 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
                 roundings, unrounded = stack.enter_context(Reference()), _unrounded(values, sides[0])
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
-        trials = Trials(
+        model = ReferenceModel(
             graph=graph, reference=reference, values=values, store=store, scratch=scratch, freeze=setup.freeze,
-            shared_tensors=shared, roundings=roundings, unrounded=unrounded, candidate=candidate, workers=workers,
-            rule=rule, criterion=setup.criterion, candidate_model=other, as_loop=setup.as_loop,
-            choice=setup.choice,
+            comparable=other.matches if other else shared, shared_tensors=shared, roundings=roundings,
+            unrounded=unrounded, choice=setup.choice,
         )  # fmt: skip
+        score = None
         if setup.score:
-            scored = open_score(setup.score, trials, trials.whole().outputs, workers.memory)
-            trials.score = stack.enter_context(scored)
-        yield trials
+            score = stack.enter_context(open_score(setup.score, model, model.whole().outputs, workers.memory))
+        runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other, as_loop=setup.as_loop)
+        judge = Judge(model=model, runtime=runtime, rule=rule, criterion=setup.criterion, score=score)
+        yield Trials(Processes(judge), judge)
 
 
 def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
@@ -158,6 +163,13 @@ def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> fro
     return shared
 
 
+def with_own_model(trials: Trials, own_model: CandidateModel | None) -> Trials:
+    """The same trials, where the candidate runs another model file, or that of the reference."""
+    comparable = own_model.matches if own_model else trials.model.shared_tensors
+    model = replace(trials.model, comparable=comparable)
+    return trials.with_runtime(replace(trials.runtime, own_model=own_model), model)
+
+
 @contextmanager
 def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
     """The same trials of another candidate, in processes of its own, until the block ends; results are stored alike.
@@ -167,11 +179,12 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
     Raises:
         SubcutError: it cannot be used.
     """
-    scratch = trials.scratch / name
+    scratch = trials.model.scratch / name
     scratch.mkdir(exist_ok=True)
     with open_workers(candidate) as workers:
-        workers.deadline = trials.workers.deadline
-        yield replace(trials, candidate=candidate, workers=workers, scratch=scratch, run_by_hand=None)
+        workers.deadline = trials.runtime.workers.deadline
+        runtime = replace(trials.runtime, candidate=candidate, workers=workers, is_manual=False)
+        yield trials.with_runtime(runtime, replace(trials.model, scratch=scratch))
 
 
 @contextmanager

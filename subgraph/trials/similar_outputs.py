@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record, written
 from subgraph.text import clean
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement
@@ -57,13 +58,13 @@ class MisreadInput:
 
     def sentence(self, trials: Trials) -> str:
         """The same of an input of the model, for the user who fed it; `your input` where there is no other."""
-        name = f" '{clean(self.name)}'" if len(trials.graph.inputs) > 1 else ""
+        name = f" '{clean(self.name)}'" if len(trials.model.graph.inputs) > 1 else ""
         return f"your input{name} is {self.how}"
 
 
-def misread_inputs(trials: Trials, inputs: Sequence[str]) -> Iterator[MisreadInput]:
+def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[MisreadInput]:
     """The usual misreadings of tensors that have values, one input at a time; none where that takes too long."""
-    records = trials.values.records
+    records = model.values.records
     if len(records) > MAX_SAMPLES:
         return
     known = {n: records[0][n] for n in inputs if n in records[0]}
@@ -75,14 +76,14 @@ def misread_inputs(trials: Trials, inputs: Sequence[str]) -> Iterator[MisreadInp
         for how in per_sample[0]:
             if all(how in misread for misread in per_sample):
                 yield MisreadInput(
-                    name, how, [{name: written(name, m[how], trials.new_folder(), "x")} for m in per_sample]
+                    name, how, [{name: written(name, m[how], model.new_folder(), "x")} for m in per_sample]
                 )
 
 
 def fed_with(trials: Trials, misread: MisreadInput) -> Trials:
     """The same trials, fed with the misread input."""
-    values = trials.values.with_input(misread.name, misread.feeds, misread.text)
-    return replace(trials, values=values, _noise={})
+    values = trials.model.values.with_input(misread.name, misread.feeds, misread.text)
+    return trials.with_model(trials.model.fed_with(values))
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class WrongOutput:
     @property
     def sample(self) -> int:
         """The index of the sample."""
-        return self.trials.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
+        return self.trials.model.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
 
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
@@ -107,7 +108,7 @@ class WrongOutput:
         result, name = self.trials.run(self.region), self.judgement.name
         if result.failure or name not in result.tensors[self.sample]:
             return None
-        records = self.trials.values.records[self.sample][name], result.tensors[self.sample][name]
+        records = self.trials.model.values.records[self.sample][name], result.tensors[self.sample][name]
         expected, value = (record.value() for record in records)
         return (expected, value) if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray) else None
 
@@ -121,7 +122,7 @@ class WrongOutput:
         """What would make the values equal, by themselves."""
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
-        return find_explanations(*self.values, dict(self._other_tensors()), self.trials.precision)
+        return find_explanations(*self.values, dict(self._other_tensors()), self.trials.judge.precision)
 
     @cached_property
     def misread(self) -> list[MisreadInput]:
@@ -132,15 +133,15 @@ class WrongOutput:
         if self.values is None or self.values[0].size > MAX_OUTPUT or self.values[0].dtype.kind in "iub":
             return []
         alike = any(not e.narrows for e in self._alike)
-        inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
+        inputs = [n for n in self.region.inputs if n in self.trials.model.graph.inputs or not alike]
         outputs = {misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)}
-        found = matching_tensors(*self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.precision)
+        found = matching_tensors(*self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.judge.precision)
         return [outputs[e.text][0] for e in found]
 
     @property
     def wrong_input(self) -> str:
         """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives these values."""
-        inputs = self.trials.graph.inputs
+        inputs = self.trials.model.graph.inputs
         return next((m.sentence(self.trials) for m in self.misread if m.name in inputs), "")
 
     @property
@@ -151,7 +152,7 @@ class WrongOutput:
 
     def _other_tensors(self) -> Iterator[tuple[str, Array]]:
         """Tensors of the same size, described: this one in other samples, nearest first; the region's inputs."""
-        k, name, values = self.sample, self.judgement.name, self.trials.values
+        k, name, values = self.sample, self.judgement.name, self.trials.model.values
         records, labels = values.records, values.labels
         nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:MAX_OTHER_SAMPLES]
         described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
@@ -165,9 +166,9 @@ class WrongOutput:
         """The reference's outputs where an input was misread."""
         if len(self.region.nodes) > MAX_NODES:
             return
-        for misread in misread_inputs(self.trials, inputs):
+        for misread in misread_inputs(self.trials.model, inputs):
             try:
-                outputs = self.trials.run_on_reference(self.region, misread.feeds)[self.sample]
+                outputs = self.trials.model.run_on_reference(self.region, misread.feeds)[self.sample]
             except ModelError:
                 continue
             if self.judgement.name in outputs:

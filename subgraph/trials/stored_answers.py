@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
 from subgraph.text import clean
+from subgraph.trials.ask import NotStored
 from subgraph.trials.forms import Form
-from subgraph.trials.trial import NotStored, Trials
+from subgraph.trials.trial import Trials
 
 KNOWN_RUNS = 8  # of the whole, that may be stored
 OLD = 3600.0  # seconds after which the summary says how old answers are
@@ -31,28 +31,28 @@ def drop_if_changed(trials: Trials) -> str:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    whole = trials.whole()
+    whole = trials.model.whole()
     stored = _stored(trials, fresh=True) or _stored(trials, fresh=False)
     if not stored:
         return ""
-    with Store(trials.scratch / "again") as store:
-        anew = replace(trials, store=store, seen_keys={}, form=Form.SHIPPED)
+    with Store(trials.model.scratch / "again") as store:
+        anew = trials.processes.with_store(store, Form.SHIPPED)
         first = anew.run(whole, fresh=True)
         if any(_same(first, known) for known in stored) or not all(_same(stored[0], known) for known in stored):
             return ""
         if not _same(first, anew.run(whole, fresh=True, repetition=1)):
             return ""
-    trials.candidate_key.drop()
-    name = clean(trials.candidate.name)
+    trials.processes.candidate_key.discard_results()
+    name = clean(trials.runtime.candidate.name)
     return f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no longer used"
 
 
 def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
     """The stored runs of the whole."""
-    loading = replace(trials, only_stored=True, seen_keys={}, form=Form.SHIPPED)
+    loading = trials.processes.only_stored()
     runs: list[RunResult] = []
     with suppress(NotStored):
-        runs.extend(loading.run(trials.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS))
+        runs.extend(loading.run(trials.model.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS))
     return runs
 
 
@@ -66,8 +66,8 @@ def _same(one: RunResult, other: RunResult) -> bool:
 
 def age(trials: Trials) -> str:
     """`12 of 14 answers are from 2026-11-20`; "" if none is old."""
-    times = trials.seen_keys.values()
-    old = sorted(made for made in times if 0 < made < trials.began - OLD)
+    times = trials.log.made.values()
+    old = sorted(made for made in times if 0 < made < trials.log.began - OLD)
     if not old:
         return ""
     days = list(dict.fromkeys((_day(old[0]), _day(old[-1]))))

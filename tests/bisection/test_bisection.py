@@ -1,6 +1,6 @@
 """`subcut bisect` as a user meets it: real commands, real faults, killed and continued.
 
-Covers `bisection.bisection`, `bisection.oracle`, `bisection.describe`, `bisection.document` and
+Covers `bisection.bisection`, `bisection.options`, `bisection.oracle`, `bisection.describe`, `bisection.document` and
 `bisection.result_folder`; `bisection.costs` is covered by `tests/trials/test_candidate_model.py`.
 """
 
@@ -467,8 +467,10 @@ def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -
 
 def test_nothing_is_explained_when_the_time_is_used_up() -> None:
     """Runs of the reference, which explanations and the costs of pieces take, end with the time as well."""
-    trials: Any = SimpleNamespace(workers=SimpleNamespace(deadline=time.monotonic() + PATIENCE))
+    trials: Any = SimpleNamespace(
+        runtime=SimpleNamespace(workers=SimpleNamespace(deadline=time.monotonic() + PATIENCE))
+    )
     require_time(trials)
-    trials.workers.deadline = time.monotonic()
+    trials.runtime.workers.deadline = time.monotonic()
     with pytest.raises(OutOfTime, match="the time is used up"):
         require_time(trials)

@@ -1,4 +1,4 @@
-"""A culprit with a body: the search goes on inside. Covers `bisection.inside`."""
+"""A culprit with a body: the search goes on inside. Covers `bisection.inside` and `bisection.inner_search`."""
 
 from __future__ import annotations
 

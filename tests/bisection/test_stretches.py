@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.bisection.bisection import Bisection
+from subgraph.bisection.options import BisectionOptions
 from subgraph.graph.graph import Graph
 from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.search import QueryKind, Settings
+from subgraph.trials.ask import Processes
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
@@ -44,17 +46,17 @@ def searched(
     """A search that ended. Each weight takes this share of the candidate's memory."""
     setup = Setup(faulty_candidate(**faults), Feeding(), graph.path.parent / "out", QUICK)
     with Workers(setup.candidate) as workers:
-        for place in ("trials.trial.raw_bytes", "bisection.stretches.held_bytes"):
+        for place in ("trials.ask.raw_bytes", "bisection.stretches.held_bytes"):
             monkeypatch.setattr(f"subgraph.{place}", lambda weight: int(held * (workers.memory or 0)))
         with open_trials(graph, setup, reference, workers) as trials:
-            run_model = Trials._run_model
+            run_in_worker = Processes._run_in_worker
 
-            def counted(self: Trials, *args: Any) -> Any:
-                RUNS.extend([args] if self is trials else [])
-                return run_model(self, *args)
+            def counted(self: Processes, *args: Any) -> Any:
+                RUNS.extend([args] if self.runtime is trials.runtime else [])
+                return run_in_worker(self, *args)
 
             RUNS.clear()
-            monkeypatch.setattr(Trials, "_run_model", counted)
+            monkeypatch.setattr(Processes, "_run_in_worker", counted)
             bisection = Bisection(trials, BisectionOptions(setup, limits))
             list(bisection)
             yield trials, bisection
@@ -75,7 +77,7 @@ def test_a_fault_is_found_where_it_is_fed_with_captured_values(
         assert max(map(len, asked)) == 2 and {k for items in asked for k in items} == set(range(NODES))
         assert [step.number for step in bisection.steps] == [*range(1, len(bisection.steps) + 1)]
         assert len(RUNS) == document["trials"]
-        assert sorted(p.name for p in (graph.path.parent / "out").iterdir() if trials.scratch != p) == [
+        assert sorted(p.name for p in (graph.path.parent / "out").iterdir() if trials.model.scratch != p) == [
             ".store", next(p.name for p in (graph.path.parent / "out").iterdir() if p.name.startswith("bisect-"))
         ]  # fmt: skip
 

@@ -76,4 +76,4 @@ def test_the_attribute_that_does_it(
     chosen = replace(workers.candidate, options={"wrong": wrong, "by": str(by)})
     setup = Setup(chosen, Feeding(tuple(f"{name}={tmp_path / name}.npy" for name in SHAPES[text])), tmp_path / "out")
     with open_trials(graph, setup, reference, workers) as trials:
-        assert list(Attributes(trials, trials.whole(), setup, reference).deciding()) == found
+        assert list(Attributes(trials, trials.model.whole(), setup, reference).deciding()) == found

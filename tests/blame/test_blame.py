@@ -180,7 +180,7 @@ def test_a_fusion_that_needs_the_surroundings_is_asked_about_in_the_whole(
 ) -> None:
     with surrounded(tmp_path, reference, SURROUNDINGS, criterion) as alone:
         blame = in_its_surroundings(alone)
-        assert (blame.region, blame.notes) == (alone.trials.whole(), [f"'neg': {note}"])
+        assert (blame.region, blame.notes) == (alone.trials.model.whole(), [f"'neg': {note}"])
         assert blame.is_wrong
         assert blame.passes() == [("Fuse",)]
         assert in_its_surroundings(blame) is blame
@@ -270,7 +270,7 @@ def test_without_a_network_the_release_in_use_is_what_is_left(monkeypatch: pytes
     monkeypatch.setattr(releases, "published", unreachable)
     monkeypatch.setattr(releases, "installed", lambda *_: [])
     monkeypatch.setattr(releases, "beside", lambda backend: "1.31.1")
-    trials: Any = SimpleNamespace(candidate=Candidate("ort", "ort"))
+    trials: Any = SimpleNamespace(runtime=SimpleNamespace(candidate=Candidate("ort", "ort")))
     nothing: Any = None
     blame = Blame(trials, nothing, nothing)
     assert blame._named(ReleasesAsked()) == ["1.31.1"]

@@ -89,9 +89,9 @@ def wrong(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[An
         setup = Setup(chosen, Feeding((str(tmp_path / "x.npy"),)), tmp_path / "out", "noise:floor=0")
         opened.append(open_trials(graph, setup, reference, workers))
         trials = opened[-1].__enter__()
-        worst = trials.verdict(trials.whole()).worst
+        worst = trials.verdict(trials.model.whole()).worst
         assert worst is not None
-        return WrongOutput(trials, trials.whole(), worst)
+        return WrongOutput(trials, trials.model.whole(), worst)
 
     yield ask
     for trials in opened:

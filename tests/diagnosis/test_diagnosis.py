@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 import pytest
 
-from subgraph.comparison.judge import parse_criterion
 from subgraph.diagnosis.conclusions import UNKNOWN
 from subgraph.diagnosis.diagnosis import MAX_EVALUATED, diagnose
 from subgraph.results import problem
@@ -27,6 +26,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
 from subgraph.trials.compare import compare_tensors
 from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.ask import Processes
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
@@ -72,7 +72,7 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
             mistaken = replace(candidate.parse(mistaken_candidate.HERE), options=options)
             setup = session.Setup(mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
             trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
-            trials.about = workers_about(workers, options)
+            trials.runtime.__dict__["about"] = workers_about(workers, options)
             return trials
 
         yield opened
@@ -86,7 +86,7 @@ def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
 
 def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
     """The evidence about a region of these nodes, by kind; `more`: also by runs of other candidates."""
-    region = region_of(trials.graph, *names)
+    region = region_of(trials.model.graph, *names)
     found = diagnose(trials, region, trials.verdict(region), "" if more else LATER)
     assert found[0].kind == "conclusion" and len(found) == len({one.kind for one in found})
     return {one.kind: one.says for one in found}
@@ -167,7 +167,7 @@ def test_what_nobody_approximates_is_no_approximate_kernel(ask: Ask) -> None:
 
 def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
     trials = ask(mistake="last-bits", tensor="y")
-    exacting = replace(trials, rule=parse_criterion("numpy:rtol=0,atol=0"))
+    exacting = trials.with_criterion("numpy:rtol=0,atol=0")
     assert evidence_of(exacting, "last")["conclusion"].startswith(
         "rounding, not a bug: the criterion asks for more than"
     )
@@ -175,7 +175,7 @@ def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
 
 def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     trials = ask(mistake="half", claim="fp16")
-    region = region_of(trials.graph, "first", "act", "last")
+    region = region_of(trials.model.graph, "first", "act", "last")
     verdict = trials.verdict(region)
     assert verdict.status is Status.AGREE
     assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
@@ -254,15 +254,15 @@ def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
 def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate's values are the evaluator's, as if the candidate were right."""
     trials = ask(mistake="bgr", tensor="y")
-    region = region_of(trials.graph, "last")
+    region = region_of(trials.model.graph, "last")
     verdict = trials.verdict(region)
     answer = trials.run(region)
-    real = Trials.run
+    real = Processes.run
 
-    def answered(self: Trials, *words: Any, **more: Any) -> Any:
-        return real(self, *words, **more) if self.candidate is trials.candidate else answer
+    def answered(self: Processes, *words: Any, **more: Any) -> Any:
+        return real(self, *words, **more) if self.runtime.candidate is trials.runtime.candidate else answer
 
-    monkeypatch.setattr(Trials, "run", answered)
+    monkeypatch.setattr(Processes, "run", answered)
     found = {one.kind: one.says for one in diagnose(trials, region, verdict)}
     assert found["second"] == "onnx's own evaluator agrees with the candidate"
     assert found["conclusion"] == "not known which side is wrong: onnx's own evaluator agrees with the candidate"
@@ -294,7 +294,7 @@ def test_an_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
 
 def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="y", exact="right")
-    region = region_of(trials.graph, "last")
+    region = region_of(trials.model.graph, "last")
     verdict = trials.verdict(region)
     found = {one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")}
     assert found["exact"] == "not run with precision=f32: 9 trials were too few"
@@ -307,7 +307,7 @@ def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
 def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
-    (one,) = diagnose(trials, region_of(trials.graph, "last"), died)
+    (one,) = diagnose(trials, region_of(trials.model.graph, "last"), died)
     assert (one.kind, one.says) == ("exact", "right with precision=f32: the candidate's optimiser is to blame")
 
 
@@ -333,7 +333,7 @@ def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     found = compare_tensors(trials)
     assert found.first_bad and found.first_bad.tensor == "p"
     assert found.looks_like == ("values 128 too low",)
-    region = trials.whole(["p"])
+    region = trials.model.whole(["p"])
     (judged,) = (j for j in trials.verdict(region).outputs if j.name == "p")
     assert WrongOutput(trials, region, judged).looks_like == ["values 128 too low"], "in place as well"
 

@@ -36,9 +36,9 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     with Reference() as reference, Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
 
         def ask(most_runs: int = 80, **options: str) -> Ablation:
-            other = replace(trials, candidate=replace(chosen, options=options))
-            other.__dict__["about"] = BackendInfo(passes=passes_wrong.PASSES)
-            return Ablation(other, trials.whole(), most_runs)
+            other = trials.with_candidate(replace(chosen, options=options))
+            other.runtime.__dict__["about"] = BackendInfo(passes=passes_wrong.PASSES)
+            return Ablation(other, trials.model.whole(), most_runs)
 
         yield ask
 
@@ -73,7 +73,7 @@ def test_a_pass_that_does_something_only_without_another_is_found(ablation: Ask)
 def test_what_is_off_already_stays_off_and_is_not_named(ablation: Ask) -> None:
     asked = ablation(names="A+B+C", cures="A+B", off="A")
     assert minimal_sets(asked) == [("B",)]
-    assert without(asked.trials, ["B"]).candidate.options["off"] == "A+B"
+    assert without(asked.trials, ["B"]).runtime.candidate.options["off"] == "A+B"
 
 
 @pytest.mark.rare
@@ -85,7 +85,7 @@ def test_the_runs_are_bounded(ablation: Ask) -> None:
 
 def test_an_optimiser_without_named_passes_has_none(ablation: Ask) -> None:
     asked = ablation(names="A", cures="A")
-    asked.trials.__dict__["about"] = BackendInfo()
+    asked.trials.runtime.__dict__["about"] = BackendInfo()
     assert minimal_sets(asked) == []
     assert asked.runs == 0
 

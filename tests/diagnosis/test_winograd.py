@@ -76,9 +76,9 @@ def test_winograd_is_named_only_where_it_is_all(
     chosen = replace(workers.candidate, options={"does": does})
     setup = Setup(chosen, Feeding((str(tmp_path / "x.npy"),)), tmp_path / "out", "noise:floor=0")
     with open_trials(graph, setup, reference, workers) as trials:
-        worst = trials.verdict(trials.whole()).worst
+        worst = trials.verdict(trials.model.whole()).worst
         assert worst is not None
-        found = list(rounds_like(WrongOutput(trials, trials.whole(), worst)))
+        found = list(rounds_like(WrongOutput(trials, trials.model.whole(), worst)))
     assert bool(found) is named, found
     assert not named or found[0].says.startswith("looks like the rounding of Winograd's F(4×4, 3×3) (the errors corr")
 

@@ -360,7 +360,11 @@ def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> No
     """Place 0 is a node, or all nodes of an operator: a run of one was taken for the other's."""
     graph = load(place / "m.onnx").prepare()
     key, values = SimpleNamespace(text="board"), SimpleNamespace(records=[])
-    trials: Any = SimpleNamespace(graph=graph, candidate_model=None, values=values, candidate_key=key)
+    trials: Any = SimpleNamespace(
+        model=SimpleNamespace(graph=graph, values=values),
+        runtime=SimpleNamespace(own_model=None),
+        processes=SimpleNamespace(candidate_key=key),
+    )
     twin, acceptance = by_command(graph, Precision.INT8), ByCriterion(trials)
     node, operator = (Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR))
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
@@ -412,7 +416,7 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
 
     for left, measured in ((100.0, 41), (math.inf, 160)):
         clock[0] = 0.0
-        trials: Any = SimpleNamespace(workers=SimpleNamespace(deadline=left, turns=None))
+        trials: Any = SimpleNamespace(runtime=SimpleNamespace(workers=SimpleNamespace(deadline=left, turns=None)))
         planner = Planner(trials, None, Unit.NODE, None)  # type: ignore[arg-type]
         vars(planner)["places"] = [SimpleNamespace(name=f"n{k}") for k in range(160)]
         monkeypatch.setattr(planner, "_error_of", error_of)
@@ -458,7 +462,7 @@ def test_an_answer_that_was_found_is_not_lost_while_its_times_are_measured(
     seconds = Planner.seconds
 
     def hurried(planner: Planner, levels: Any) -> Any:
-        monkeypatch.setattr(planner.trials.workers, "run", raises)
+        monkeypatch.setattr(planner.trials.runtime.workers, "run", raises)
         return seconds(planner, levels)
 
     monkeypatch.setattr(Planner, "seconds", hurried)
@@ -487,7 +491,7 @@ def test_why_more_than_half_of_the_places_stay(place: Path) -> None:
         places=[SimpleNamespace(reads=reads)] * 2,
         sensitivity=lambda _: math.inf,
         twin=twin,
-        trials=SimpleNamespace(values=None),
+        trials=SimpleNamespace(model=SimpleNamespace(values=None)),
     )
     said = why_many(planner, Found((0, 1), 1))
     assert "the search was not over" in said and "2 of them alone give no numbers, or do not run" in said

@@ -70,7 +70,7 @@ def told(
             recorded.trials(graph, reference, tmp_path / "out") as (trials, runs),
         ):
             compared = compare_runs(trials, runs)
-            return document(trials, compared, trials.tensors(), "noise"), to_narrow(compared).run.name
+            return document(trials, compared, trials.model.tensors(), "noise"), to_narrow(compared).run.name
 
     return tell
 

@@ -97,7 +97,7 @@ def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
             runs.open_runs(graph, options, feeding) as recorded,
             recorded.trials(graph, reference, tmp_path) as (trials, found),
         ):
-            (run,) = runs.limit_samples(found, len(trials.values.samples))
+            (run,) = runs.limit_samples(found, len(trials.model.values.samples))
             done = compare_run(trials, run)
             places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
             return Found(done, places)

@@ -56,7 +56,7 @@ def weight() -> Any:
 
 
 def attributed(trials: Trials, *names: str) -> Attribution:
-    attribution = attribute(trials, region_of(trials.graph, *names))
+    attribution = attribute(trials, region_of(trials.model.graph, *names))
     assert attribution
     return attribution
 
@@ -137,7 +137,7 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
 
 def test_what_fails_only_when_it_is_cut_out_explains_nothing(ask: Ask) -> None:
     trials = ask(TWO, add="b:0.5", false="d", without="c")
-    assert trials.verdict(region_of(trials.graph, "d")).status == "fail"
+    assert trials.verdict(region_of(trials.model.graph, "d")).status == "fail"
     attribution = attributed(trials, "d")
     assert attribution.share == 0
     assert 0 < attribution.ratio <= 3
@@ -159,7 +159,7 @@ def test_being_without_it_finds_the_culprit_that_behaves_otherwise_inside(ask: A
     attribution = attributed(trials, "c")
     assert attribution.ratio == pytest.approx(5 / 0.51)
     assert attribution.share == attribution.gain == pytest.approx(0.5 / 0.51, rel=1e-3)
-    assert remaining_error(trials, region_of(trials.graph, "c")) == pytest.approx(0.01 / 0.51, rel=1e-3)
+    assert remaining_error(trials, region_of(trials.model.graph, "c")) == pytest.approx(0.01 / 0.51, rel=1e-3)
     assert attribution.culprit is True
 
 
@@ -185,7 +185,7 @@ def test_errors_that_cancel_are_no_ones_whole(ask: Ask) -> None:
 def test_a_piece_with_a_hole_is_left_out_in_turns(ask: Ask) -> None:
     """Of a → b → c → d, a and c run on the reference, b and d on the candidate, each on the values before it."""
     trials = ask(ONES, add="a:0.3+b:0.1+c:0.45+d:0.2")
-    piece = region_of(trials.graph, "a", "c")
+    piece = region_of(trials.model.graph, "a", "c")
     whole, left = 0.3 - 0.1 - 0.45 + 0.2, -0.1 + 0.2  # b and d change the sign of what comes in
     assert remaining_error(trials, piece) == pytest.approx(abs(left / whole), rel=1e-4)
     trials = ask(ONES, add="c:0.5+d:0.45")
@@ -206,21 +206,21 @@ def test_what_fails_only_alone_behind_a_culprit_is_no_culprit(ask: Ask) -> None:
 
 
 def test_a_candidate_that_is_right_has_nothing_to_explain(ask: Ask) -> None:
-    assert attribute(ask(LINE), region_of(ask(LINE).graph, "b")) is None
+    assert attribute(ask(LINE), region_of(ask(LINE).model.graph, "b")) is None
 
 
 @pytest.mark.parametrize(("drop", "of"), [("y", "b"), ("q", "b")])
 def test_where_an_output_does_not_come_there_is_no_share(drop: str, of: str, ask: Ask) -> None:
     """An output of the whole model or of the region: the reference's value must not replace it."""
     trials = ask(LINE, add="b:0.5", drop=drop)
-    assert attribute(trials, region_of(trials.graph, of)) is None
+    assert attribute(trials, region_of(trials.model.graph, of)) is None
 
 
 def test_a_whole_that_does_not_run_cannot_be_explained(ask: Ask) -> None:
     trials = ask(LINE, fault="nonsense", nodes="a+e")
-    assert attribute(trials, region_of(trials.graph, "b")) is None
+    assert attribute(trials, region_of(trials.model.graph, "b")) is None
     trials = ask(LINE, fault="nonsense", nodes="b")
-    assert attribute(trials, region_of(trials.graph, "b")) is None
+    assert attribute(trials, region_of(trials.model.graph, "b")) is None
 
 
 def test_several_samples_count_together(ask: Ask, tmp_path: Path, reference: Reference, workers: Workers) -> None:
@@ -258,7 +258,7 @@ def test_the_limits() -> None:
 def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
     """A candidate may compute the whole and crash on a piece of it."""
     trials = ask(ONES)
-    region = region_of(trials.graph, "b")
-    trials.capture(region)
+    region = region_of(trials.model.graph, "b")
+    trials.model.capture(region)
     died = RunResult(failure=Verdict(Status.FAIL, Signature.CRASH, "it died"))
     assert error_alone(trials, region, died) is None

@@ -28,7 +28,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def trials_of(model: Path, candidate: Candidate) -> Any:
-    return SimpleNamespace(graph=load(model).prepare(), candidate=candidate, candidate_model=None, run_by_hand=None)
+    runtime = SimpleNamespace(candidate=candidate, own_model=None, is_manual=False)
+    return SimpleNamespace(model=SimpleNamespace(graph=load(model).prepare()), runtime=runtime)
 
 
 def test_onnxruntime_says_which_provider_computes_a_node_even_one_without_a_name(model: Path) -> None:

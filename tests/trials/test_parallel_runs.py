@@ -79,7 +79,7 @@ def test_the_order_is_that_of_the_nodes(jobs: int, trials: Callable[..., Trials]
 
 def test_a_region_runs_once(trials: Callable[..., Trials], tmp_path: Path) -> None:
     asked = trials()
-    one, other = region_of(asked.graph, "a"), region_of(asked.graph, "b")
+    one, other = region_of(asked.model.graph, "a"), region_of(asked.model.graph, "b")
     with ParallelRuns(asked, jobs=2) as runs:
         runs.begin(one, other, one)
         verdicts = list(runs.verdicts([other, None, one]))
@@ -94,7 +94,7 @@ def test_an_error_ends_what_runs(trials: Callable[..., Trials], tmp_path: Path) 
     asked = trials()
     (tmp_path / "stop").write_text("1")
     with pytest.raises(KeyboardInterrupt), ParallelRuns(asked, jobs=2) as runs:
-        runs.begin(*(region_of(asked.graph, name) for name in NODES))
+        runs.begin(*(region_of(asked.model.graph, name) for name in NODES))
         until(lambda: count(tmp_path, "run") == 2)
         raise KeyboardInterrupt
     assert count(tmp_path, "load") == 2

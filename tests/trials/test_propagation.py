@@ -45,8 +45,8 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
 
 def sent(trials: Trials, *names: str) -> Any:
     """The model's output when only these nodes are the candidate's."""
-    region = region_of(trials.graph, *names)
-    (values,) = propagated(trials, region, trials.run(region).tensors)
+    region = region_of(trials.model.graph, *names)
+    (values,) = propagated(trials.model, region, trials.run(region).tensors)
     return load(values["y"], Path("/"))
 
 
@@ -64,8 +64,8 @@ def test_an_error_that_leaves_the_region_and_comes_back_counts_once(names: str, 
 
 def local(trials: Trials) -> dict[str, float] | None:
     """The nodes that are wrong given their actual inputs in the candidate's whole run, with their errors."""
-    profile = trials.run(trials.whole(trials.tensors()))
-    found = locally_wrong(trials, [region_of(trials.graph, name) for name in "abcd"], profile)
+    profile = trials.run(trials.model.whole(trials.model.tensors()))
+    found = locally_wrong(trials, [region_of(trials.model.graph, name) for name in "abcd"], profile)
     return None if found is None else {"abcd"[k]: round(error, 3) for k, error in found.items()}
 
 

@@ -214,8 +214,8 @@ def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float,
     feeding = Feeding(inputs=(str(line / "samples"),))
     setup = Setup(faulty_candidate(**faults), feeding, line / "out", EXACT, score=wanted)
     with open_trials(load(line / "model.onnx"), setup, reference, workers) as trials:
-        b = region_of(trials.graph, "b")
-        return trials.verdict(trials.whole()), score_alone(trials, b, trials.run(b))
+        b = region_of(trials.model.graph, "b")
+        return trials.verdict(trials.model.whole()), score_alone(trials, b, trials.run(b))
 
 
 def test_the_score_judges_the_whole_and_not_its_errors(line: Path, reference: Reference, workers: Workers) -> None:

@@ -55,7 +55,7 @@ def verdicts(folder: Path, graph: Graph, reference: Reference, *regions: str) ->
     chosen = candidate.parse(str(folder / "stateful.py"))
     setup = Setup(chosen, Feeding((str(folder / "in"),)), folder / "out")
     with Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
-        asked = [trials.whole(), *(region_of(graph, *nodes) for nodes in regions)]
+        asked = [trials.model.whole(), *(region_of(graph, *nodes) for nodes in regions)]
         return [trials.verdict(region) for region in asked]
 
 

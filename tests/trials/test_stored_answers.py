@@ -76,8 +76,8 @@ def board(tmp_path: Path, reference: Reference) -> Board:
 def ask(trials: Trials) -> None:
     """Two runs of the whole and one of a piece, as a bisection asks."""
     for repetition in range(2):
-        trials.run(trials.whole(), repetition=repetition, fresh=True)
-    trials.run(regions.of_nodes(trials.graph, [0]))
+        trials.run(trials.model.whole(), repetition=repetition, fresh=True)
+    trials.run(regions.of_nodes(trials.model.graph, [0]))
 
 
 ASKED = 3
@@ -126,7 +126,7 @@ def test_a_failure_is_repeated_as_well(board: Board) -> None:
 
 
 def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    board.command(lambda trials: trials.run(trials.whole(), fresh=True))
+    board.command(lambda trials: trials.run(trials.model.whole(), fresh=True))
     monkeypatch.setattr(stored_answers, "OLD", 0.0)
     said = board.command(ask)[1]
     assert re.fullmatch(rf"1 of 3 results were stored on {DAY}; --fresh runs everything again", said), said

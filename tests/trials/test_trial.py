@@ -1,6 +1,6 @@
 """Trials of a candidate with seeded faults: which regions fail, and which runs are repeated.
 
-Covers `trials.trial`, `trials.reference_model`, `trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
+Covers `trials.trial`, `trials.ask`, `trials.model_writer`, `trials.candidate_runtime`, `trials.reference_model`, `trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
 """
 
 from __future__ import annotations
@@ -76,9 +76,11 @@ def line(folder: Path, text: str = LINE) -> Graph:
 )
 def test_a_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
     trials = ask(LINE, **faults)
-    found = {some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, region_of(trials.graph, *some))}
+    found = {
+        some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, region_of(trials.model.graph, *some))
+    }
     assert found == failing
-    assert trials.verdict(trials.whole()).status is (Status.FAIL if "abcd" in failing else Status.AGREE)
+    assert trials.verdict(trials.model.whole()).status is (Status.FAIL if "abcd" in failing else Status.AGREE)
 
 
 def fails(trials: Trials, region: Region) -> bool:
@@ -90,9 +92,9 @@ def fails(trials: Trials, region: Region) -> bool:
 def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
     """Where a saturation hides a wrong tensor, the node fails and a region with its successor agrees."""
     trials = ask("g (float[4] x) => (float[4] y) { [a] p = Abs(x) [b] y = Sign(p) }", add="a:0.5")
-    assert fails(trials, region_of(trials.graph, "a"))
-    assert not fails(trials, region_of(trials.graph, "a", "b"))
-    assert fails(trials, trials.whole(["p"]))
+    assert fails(trials, region_of(trials.model.graph, "a"))
+    assert not fails(trials, region_of(trials.model.graph, "a", "b"))
+    assert fails(trials, trials.model.whole(["p"]))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +103,14 @@ def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
 )
 def test_what_is_not_finite(fault: str, signature: Signature, why: str, ask: Ask) -> None:
     trials = ask(LINE, fault=fault, op="Neg")
-    verdict = trials.verdict(region_of(trials.graph, "b"))
+    verdict = trials.verdict(region_of(trials.model.graph, "b"))
     assert (verdict.status, verdict.signature) == (Status.FAIL, signature)
     assert why in verdict.why
 
 
 def test_what_does_not_come_is_missing(ask: Ask) -> None:
     trials = ask(LINE, drop="q")
-    verdict = trials.verdict(trials.whole(["p", "q"]))
+    verdict = trials.verdict(trials.model.whole(["p", "q"]))
     assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISSING)
     assert {j.name: j.status for j in verdict.outputs} == {"y": "agree", "p": "agree", "q": "fail"}
 
@@ -161,11 +163,11 @@ def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, a
     trials = ask(graph, criterion="max_abs<1e-4", add=f"{graph.label(guilty)}:0.5")
     for lo, hi in rng.integers(0, len(order), (6, 2)):
         region = regions.of_nodes(graph, order[min(lo, hi) : max(lo, hi) + 1])
-        trials.values.need([*graph.inputs, *region.inputs, *region.shapes, *region.outputs])
+        trials.model.values.need([*graph.inputs, *region.inputs, *region.shapes, *region.outputs])
         kinds = graph.kinds(region.outputs)
         if not any(kinds[n] == VALUE for n in region.outputs):
             continue
-        fed = {n: loaded(trials, n) for n in trials.values.records[0]}
+        fed = {n: loaded(trials, n) for n in trials.model.values.records[0]}
         expected = guilty in region.nodes and effect(model, region, graph, guilty, fed) > 1e-4
         assert fails(trials, region) == expected, (graph.label(guilty), region)
     pieces = [regions.of_nodes(graph, [i]) for i in order if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
@@ -179,7 +181,7 @@ def trials_nodes(graph: Graph) -> set[int]:
 def loaded(trials: Trials, name: str, k: int = 0) -> Any:
     from subgraph.storage.tensors import load as value
 
-    return value(trials.values.records[k][name], Path("/"))
+    return value(trials.model.values.records[k][name], Path("/"))
 
 
 # ------------------------------------------------------------------------------------------------ samples
@@ -203,31 +205,31 @@ CHAIN = (
 @pytest.mark.parametrize("freeze", [True, False])
 def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, tmp_path: Path) -> None:
     trials = ask(CHAIN, inputs=samples(tmp_path, 1, 2, 1, 3, 2), freeze=freeze, add="e:1")
-    verdict = trials.verdict(region_of(trials.graph, "r"))
-    assert len(trials.seen_keys) == 3
+    verdict = trials.verdict(region_of(trials.model.graph, "r"))
+    assert len(trials.log.made) == 3
     assert (verdict.status, [j.sample for j in verdict.outputs]) == (Status.AGREE, ["s0", "s1", "s2", "s3", "s4"])
-    verdict = trials.verdict(region_of(trials.graph, "r", "e"))
+    verdict = trials.verdict(region_of(trials.model.graph, "r", "e"))
     assert [(j.sample, j.status, j.errors["max_abs"]) for j in verdict.outputs] == [
         (f"s{k}", Status.FAIL, 1.0) for k in range(5)
     ]
-    assert len(trials.seen_keys) == 6
+    assert len(trials.log.made) == 6
 
 
 def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
     trials = ask("g (float[N,4] x) => (float[N,4] y) { [e] y = Neg(x) }", inputs=samples(tmp_path, 2, 2), step="e")
-    verdict = trials.verdict(trials.whole())
+    verdict = trials.verdict(trials.model.whole())
     assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [("s0", 5), ("s1", 0.5)]
     assert verdict.worst
     assert verdict.worst.sample == "s0"
-    assert len(trials.seen_keys) == 2  # as shipped; and pinned, because open dimensions may be why it goes wrong
+    assert len(trials.log.made) == 2  # as shipped; and pinned, because open dimensions may be why it goes wrong
 
 
 # ------------------------------------------------------------------------------------------------ keys and the store
 
 
 def key(trials: Trials, region: Region, repetition: int = 0) -> str:
-    trials.values.need([*region.inputs, *region.shapes])
-    return trials.key(region, trials.values.records, repetition)
+    trials.model.values.need([*region.inputs, *region.shapes])
+    return trials.processes.key(region, trials.model.values.records, repetition)
 
 
 def outside(folder: Path, factor: float = 1.0) -> Graph:
@@ -245,37 +247,37 @@ def outside(folder: Path, factor: float = 1.0) -> Graph:
 def test_equal_trials_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
     one, two = (ask(outside(tmp_path / name)) for name in ("here", "there"))
     for some in ("a", "c", "d", "ac", "acd"):
-        assert key(one, region_of(one.graph, *some)) == key(two, region_of(two.graph, *some))
-    keys = {key(one, region_of(one.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
+        assert key(one, region_of(one.model.graph, *some)) == key(two, region_of(two.model.graph, *some))
+    keys = {key(one, region_of(one.model.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
     assert len(keys) == 5
-    region = region_of(one.graph, "c")
-    renamed = replace(one.candidate, name="other", precision="fp16", origin="subcut.toml")
-    assert key(replace(one, candidate=renamed), region) == key(one, region)
-    assert key(replace(one, rule=one.rule, scratch=tmp_path), region) == key(one, region)
+    region = region_of(one.model.graph, "c")
+    renamed = replace(one.runtime.candidate, name="other", precision="fp16", origin="subcut.toml")
+    assert key(one.with_candidate(renamed), region) == key(one, region)
+    assert key(one.with_model(replace(one.model, scratch=tmp_path)), region) == key(one, region)
 
 
 def test_a_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
     one = ask(outside(tmp_path / "model"))
-    before = {some: key(one, region_of(one.graph, *some)) for some in ("a", "c", "d")}
+    before = {some: key(one, region_of(one.model.graph, *some)) for some in ("a", "c", "d")}
     other = ask(outside(tmp_path / "model", factor=2))
-    assert {some for some in "acd" if key(other, region_of(other.graph, some)) != before[some]} == {"d"}
+    assert {some for some in "acd" if key(other, region_of(other.model.graph, some)) != before[some]} == {"d"}
 
 
 def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> None:
     base = ask(outside(tmp_path / "model"))
-    region = region_of(base.graph, "c")
+    region = region_of(base.model.graph, "c")
     np.save(tmp_path / "x.npy", np.ones((2, 64), np.float32))
-    base_candidate = base.candidate
+    base_candidate = base.runtime.candidate
     others = [
         ask(outside(tmp_path / "model"), inputs=(str(tmp_path / "x.npy"),)),
         ask(outside(tmp_path / "model"), freeze=False),
         ask(outside(tmp_path / "model"), op="Neg"),
-        *(replace(base, candidate=replace(base_candidate, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
-        replace(base, candidate=candidate.parse("ort")),
+        *(base.with_candidate(replace(base_candidate, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
+        base.with_candidate(candidate.parse("ort")),
     ]
     keys = [key(t, region) for t in (base, *others)] + [key(base, region, k) for k in (1, 2)]
-    keys.append(key(base, base.whole(["q"])))
-    keys.append(key(base, regions.of_nodes(base.graph, region.nodes, [("p",)])))
+    keys.append(key(base, base.model.whole(["q"])))
+    keys.append(key(base, regions.of_nodes(base.model.graph, region.nodes, [("p",)])))
     assert len(set(keys[:-1])) == len(keys) - 1
     assert keys[-1] == keys[0]  # `p` is not made inside: nothing else leaves
 
@@ -291,7 +293,7 @@ def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
     for shape in ((2, 2), (4, 1), (4, 1)):
         np.save(tmp_path / "like.npy", np.zeros(shape, np.float32))
         trials = ask(text, inputs=(f"x={tmp_path / 'x.npy'}", f"like={tmp_path / 'like.npy'}"))
-        keys.append(key(trials, region_of(trials.graph, "r")))
+        keys.append(key(trials, region_of(trials.model.graph, "r")))
     assert keys[0] != keys[1] == keys[2]
 
 
@@ -314,7 +316,7 @@ def test_a_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
 
 def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
     trials = ask(LINE, fault="nonsense", op="Neg")
-    first, second = (trials.verdict(region_of(trials.graph, "b")) for _ in range(2))
+    first, second = (trials.verdict(region_of(trials.model.graph, "b")) for _ in range(2))
     assert (first.status, first.signature) == (Status.UNRESOLVED, Signature.REFUSED)
     assert second == replace(first, stored=True)
 
@@ -361,21 +363,21 @@ def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Tria
 
 def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str], Trials]) -> None:
     trials = moody("process")
-    region = region_of(trials.graph, "b")
+    region = region_of(trials.model.graph, "b")
     warm = [trials.verdict(region, repetition=k).status for k in range(3)]
     assert len(set(warm)) == 1
     fresh = [trials.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)]
     assert set(fresh) == {Status.AGREE, Status.FAIL}
     assert fresh[0] == fresh[2] != fresh[1] == fresh[3]
-    assert len(trials.seen_keys) == 7
+    assert len(trials.log.made) == 7
     assert [trials.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)] == fresh
-    assert len(trials.seen_keys) == 7  # each repetition is stored
+    assert len(trials.log.made) == 7  # each repetition is stored
 
 
 def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
     """A worker that goes wrong after a while: a fresh one gives another verdict."""
     trials = moody("load")
-    graph = trials.graph
+    graph = trials.model.graph
     assert [trials.verdict(region_of(graph, n)).status for n in "abc"] == [Status.AGREE, Status.FAIL, Status.FAIL]
     assert [trials.verdict(region_of(graph, n), repetition=1, fresh=True).status for n in "abc"] == [Status.AGREE] * 3
 
@@ -383,15 +385,15 @@ def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None
 def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(moody: Callable[[str], Trials]) -> None:
     """Not even from the store; the result of a fresh process serves all."""
     trials = moody("load")
-    region = region_of(trials.graph, "b")
-    trials.verdict(region_of(trials.graph, "a"))
+    region = region_of(trials.model.graph, "b")
+    trials.verdict(region_of(trials.model.graph, "a"))
     assert trials.verdict(region).status is Status.FAIL
     assert trials.verdict(region, fresh=True).status is Status.AGREE
     assert trials.verdict(region).status is Status.FAIL and trials.verdict(region, fresh=True).stored
-    assert len(trials.seen_keys) == 3
-    other = region_of(trials.graph, "c")
+    assert len(trials.log.made) == 3
+    other = region_of(trials.model.graph, "c")
     assert trials.verdict(other, fresh=True).status is Status.AGREE
-    assert trials.verdict(other).stored and len(trials.seen_keys) == 4
+    assert trials.verdict(other).stored and len(trials.log.made) == 4
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -399,22 +401,22 @@ def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(moody: Callab
 
 def test_the_tensors_of_a_model(ask: Ask) -> None:
     trials = ask(CHAIN.replace("=> (float[N,2,2] y)", "=> (float[N,2,2] y, float[N,4] x)"), inputs=(), freeze=True)
-    assert trials.tensors() == ["r", "y"]
-    assert [trials.graph.label(i) for i in trials.whole().nodes] == list("sznture")
+    assert trials.model.tensors() == ["r", "y"]
+    assert [trials.model.graph.label(i) for i in trials.model.whole().nodes] == list("sznture")
     text = (
         "g (float[2] x) => (float[2] y, float[2] k) { [d] d = Exp(x) [dd] dead = Log(d) [a] p = Neg(x)"
         " [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(p) }"
     )
     trials = ask(text)
-    assert trials.tensors() == ["p", "y"]
-    verdict = trials.verdict(trials.whole(["p"]))
+    assert trials.model.tensors() == ["p", "y"]
+    verdict = trials.verdict(trials.model.whole(["p"]))
     assert [j.name for j in verdict.outputs] == ["p", "y"]  # a constant says nothing of the candidate
 
 
 def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
     text = "g (float[2] x) => (float[2] y) { [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(k) }"
     trials = ask(text)
-    verdict = trials.verdict(trials.whole())
+    verdict = trials.verdict(trials.model.whole())
     assert (verdict.status, verdict.outputs) == (Status.UNRESOLVED, ())
     assert "nothing was compared" in verdict.why
 
@@ -426,24 +428,24 @@ def test_random_numbers_are_the_references(ask: Ask) -> None:
         " [q] q = RandomNormalLike(x) [c] y = Add(b, q) }"
     )
     trials = ask(text)
-    trials.values.need(["y"])
+    trials.model.values.need(["y"])
     for some in ("c", "b", "a", "bc", "abc"):
-        assert trials.verdict(region_of(trials.graph, *some)).status is Status.AGREE, some
-    assert trials.verdict(trials.whole()).status is Status.AGREE
+        assert trials.verdict(region_of(trials.model.graph, *some)).status is Status.AGREE, some
+    assert trials.verdict(trials.model.whole()).status is Status.AGREE
 
 
 def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     trials = ask(LINE, add="a:1")
-    wrong = trials.run(region_of(trials.graph, "a"))
-    rest = region_of(trials.graph, "b", "c", "d")
+    wrong = trials.run(region_of(trials.model.graph, "a"))
+    rest = region_of(trials.model.graph, "b", "c", "d")
     assert trials.verdict(rest).status is Status.AGREE
-    fed = trials.verdict_of(rest, trials.run(rest, wrong.tensors))
+    fed = trials.judge.verdict(rest, trials.run(rest, wrong.tensors))
     assert fed.status is Status.FAIL
-    whole = trials.run(trials.whole())
-    given = trials.run_on_reference(rest, wrong.tensors)[0]["y"]
-    assert trials.values.digest([given])[0] == trials.values.digest([whole.tensors[0]["y"]])[0]
-    assert trials.values.digest([trials.run_on_reference(rest)[0]["y"]]) == trials.values.digest(
-        [trials.values.records[0]["y"]]
+    whole = trials.run(trials.model.whole())
+    given = trials.model.run_on_reference(rest, wrong.tensors)[0]["y"]
+    assert trials.model.values.digest([given])[0] == trials.model.values.digest([whole.tensors[0]["y"]])[0]
+    assert trials.model.values.digest([trials.model.run_on_reference(rest)[0]["y"]]) == trials.model.values.digest(
+        [trials.model.values.records[0]["y"]]
     )
 
 

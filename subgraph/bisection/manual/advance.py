@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from subgraph.bisection.bisection import BisectionOptions
 from subgraph.bisection.manual import tasks
 from subgraph.bisection.manual.records import FedSample, LoggedTask
 from subgraph.bisection.manual.replayed_search import ManualBisection, Pending
 from subgraph.bisection.manual.sessions import clear
 from subgraph.bisection.manual.state import WORDS, ManualState
 from subgraph.bisection.manual.tasks import Task
+from subgraph.bisection.options import BisectionOptions
 from subgraph.cases import case
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
@@ -31,6 +31,7 @@ from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
@@ -44,15 +45,15 @@ def check(state: ManualState, trials: Trials) -> None:
     Raises:
         UsageError, InputError, ModelError, ResultExists: as when a bisection begins.
     """
-    trials.values.need([*trials.graph.inputs, *_drawn(trials)])
+    trials.model.values.need([*trials.model.graph.inputs, *_drawn(trials.model)])
     with suppress(Pending):
         next(iter(ManualBisection(trials, options_of(state), {})))
 
 
-def _drawn(trials: Trials) -> list[str]:
+def _drawn(model: ReferenceModel) -> list[str]:
     """The outputs of random nodes."""
-    graph = trials.graph
-    return [n for i in graph.in_order(set(trials.whole().nodes) & graph.random_nodes) for n in graph.makes[i]]
+    graph = model.graph
+    return [n for i in graph.in_order(set(model.whole().nodes) & graph.random_nodes) for n in graph.makes[i]]
 
 
 def make_folder(folder: Path) -> None:
@@ -66,13 +67,13 @@ def make_folder(folder: Path) -> None:
         raise folders.unwritable(folder.parent, e) from e
 
 
-def begin(state: ManualState, trials: Trials) -> None:
+def begin(state: ManualState, model: ReferenceModel) -> None:
     """Keep the values that are fed, and save the state for the first time; an earlier session in the folder is removed.
 
     Raises:
         OutputError: it cannot be written.
     """
-    graph, values, drawn = trials.graph, trials.values, _drawn(trials)
+    graph, values, drawn = model.graph, model.values, _drawn(model)
     clear(state.folder)
     try:
         for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
@@ -138,13 +139,13 @@ def _notes(state: ManualState) -> Iterator[str]:
             yield f"{count(number, 'answer')} without outputs: {word}"
 
 
-def restore(state: ManualState, trials: Trials) -> None:
+def restore(state: ManualState, model: ReferenceModel) -> None:
     """Give the trials the values with which the session began.
 
     Raises:
         UsageError: they are gone.
     """
-    values, home = trials.values, str(state.folder.resolve())
+    values, home = model.values, str(state.folder.resolve())
     if len(state.samples) != len(values.samples):
         raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE)
     values.samples = [replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)]
@@ -175,14 +176,14 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         state.open = []
     except Pending as pending:
         ended = False
-        _prepare(state, trials, pending, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
+        _prepare(state, trials.model, pending, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
     shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()
     return bisection, ended, shown
 
 
-def _prepare(state: ManualState, trials: Trials, pending: Pending, next_tasks: Sequence[Task]) -> None:
+def _prepare(state: ManualState, model: ReferenceModel, pending: Pending, next_tasks: Sequence[Task]) -> None:
     """Number the tasks and write their folders; complete ones stay."""
     by_key, needed = {t.key: t for t in state.tasks}, {t.key for t in pending.tasks}
     next_round = 1 + max((state.task(answer.number).round for answer in state.log), default=0)
@@ -192,9 +193,9 @@ def _prepare(state: ManualState, trials: Trials, pending: Pending, next_tasks: S
         logged = by_key.get(task.key)
         number = logged.number if logged else 1 + max((t.number for t in state.tasks), default=0)
         if not tasks.is_complete(state.todo, number, task.key):
-            tasks.write_task(trials, task, number, state.todo, state.task_format, state.feeding)
+            tasks.write_task(model, task, number, state.todo, state.task_format, state.feeding)
         own_round = logged.round if logged and number in state.open else next_round
-        what = _what(task, state.todo / str(number), trials)
+        what = _what(task, state.todo / str(number), model)
         what += f" (run {task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
         new = LoggedTask(number, task.key, what, own_round, task.key in needed)
         state.tasks = [*(t for t in state.tasks if t.number != number), new]
@@ -202,9 +203,9 @@ def _prepare(state: ManualState, trials: Trials, pending: Pending, next_tasks: S
     state.open = opened
 
 
-def _what(task: Task, folder: Path, trials: Trials) -> str:
+def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     """A task in words: the part of the model, and further outputs."""
-    graph, region, whole = trials.graph, task.region, trials.whole()
+    graph, region, whole = model.graph, task.region, model.whole()
     inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     inside = set(region.nodes)

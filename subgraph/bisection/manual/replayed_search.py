@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.bisection.bisection import Bisection
 from subgraph.bisection.manual.records import RecordedEvidence
 from subgraph.bisection.manual.tasks import Task
+from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
@@ -27,6 +28,10 @@ from subgraph.search.oracle import Ahead, Items
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
+from subgraph.trials.ask import RunLog
+from subgraph.trials.forms import Form, FormsTried
+from subgraph.trials.judge import Judge
+from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -45,26 +50,56 @@ class Pending(Exception):
 
 @dataclass
 class RecordedAnswers:
-    """The results that a person brought, in the place of a candidate: `Trials.run_by_hand`.
+    """Asks a person, who runs the candidate: an `Asker` that returns the results recorded so far.
 
     Attributes:
-        results: by key of the task.
-        may_ask: a missing result raises `Pending`; otherwise it is unresolved.
-        repeat: how often each region is run. contradictory: by a region's nodes, how its runs contradict each other.
+        judge: tells whether several runs of a region contradict each other.
+        results: the recorded results by key of the task.
+        may_ask: whether a missing result raises `Pending`; otherwise it is unresolved.
+        repeat: how often each region is run.
+        log: the results that were used.
+        forms: always empty: the full model is run with pinned shapes only.
+        contradictory: how the runs of a region contradict each other, by its nodes.
     """
 
-    trials: Trials
+    judge: Judge
     results: Mapping[str, RunResult]
     may_ask: bool = False
     repeat: int = 1
+    log: RunLog = field(default_factory=RunLog)
+    forms: FormsTried = field(default_factory=FormsTried)
     contradictory: dict[tuple[int, ...], str] = field(default_factory=dict)
 
-    def __call__(self, region: Region, feeds: Feeds | None) -> RunResult:
-        """The recorded result of a region.
+    takes_merged_cuts = False
+
+    @property
+    def model(self) -> ReferenceModel:
+        """The model whose regions are run."""
+        return self.judge.model
+
+    def with_model(self, model: ReferenceModel) -> RecordedAnswers:
+        """The same results: a person is always given cuts with frozen shapes."""
+        return self
+
+    def restarted(self) -> RecordedAnswers:
+        """The same results, none of which was used so far."""
+        return replace(self, log=RunLog(), contradictory={})
+
+    def form_of(self, region: Region) -> Form:
+        """The form in which a person is given a region."""
+        return Form.PINNED if region.nodes == self.model.whole().nodes else Form.CUT
+
+    def too_large(self, region: Region) -> str:
+        """Always "": the memory of the device is not known."""
+        return ""
+
+    def run(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> RunResult:
+        """The recorded result of a region; it is the same for each repetition.
 
         Raises:
             Pending: the region is to be run. ModelError: it cannot be cut, so nobody can run it.
         """
+        self.model.capture(region)
         runs = {key: self.results.get(key) for key in self.keys(region, feeds)}
         known = [result for result in runs.values() if result is not None]
         skipped = next((r for r in known if r.failure and r.failure.status is Status.UNRESOLVED), None)
@@ -75,18 +110,18 @@ class RecordedAnswers:
             raise Pending(missing)
         result = skipped or self._settled(region, feeds, known)
         for key in runs:
-            self.trials.seen_keys[key] = result.made
+            self.log.made[key] = result.made
         agrees = result.failure is not None and result.failure.status is Status.AGREE
         # of a region said to be good, fed with other values, the reference tells the values
-        return RunResult(tuple(self.trials.run_on_reference(region, feeds))) if agrees and feeds is not None else result
+        return RunResult(tuple(self.model.run_on_reference(region, feeds))) if agrees and feeds is not None else result
 
     def _settled(self, region: Region, feeds: Feeds | None, runs: Sequence[RunResult]) -> RunResult:
         """The result of several runs: the first; nothing is known where they contradict each other."""
         first, *others = runs
         if not others:
             return first
-        self.trials.capture(region)
-        verdicts = [self.trials.verdict_of(region, run) for run in runs]
+        self.model.capture(region)
+        verdicts = [self.judge.verdict(region, run) for run in runs]
         said = [f"{v.status.value}{f' ({v.signature})' if v.signature else ''}" for v in verdicts]
         if feeds is not None:  # the reference's values say nothing here
             pairs = [(first, run) for run in others if not (first.failure or run.failure)]
@@ -99,7 +134,7 @@ class RecordedAnswers:
 
     def tasks(self, region: Region, feeds: Feeds | None = None) -> list[Task]:
         """The tasks of running a region, one for each time."""
-        groups = tuple(tuple(group) for group, _ in self.trials.cuts(region, feeds))
+        groups = tuple(tuple(group) for group, _ in self.model.cuts(region, feeds))
         return [Task(key, region, feeds, groups, run) for run, key in enumerate(self.keys(region, feeds))]
 
     def keys(self, region: Region, feeds: Feeds | None = None) -> list[str]:
@@ -111,8 +146,8 @@ class RecordedAnswers:
         """Digest of the nodes, the boundary, and the values fed instead of reference values. The latter are those of
         the session's first command: another version, or another machine, may give other last bits."""
         entering = [*region.inputs, *region.shapes]
-        fed = [self.trials.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
-        freeze = self.trials.freeze and bool(region.shapes)
+        fed = [self.model.values.digest([s[n] for n in entering if n in s]) for s in feeds or ()]
+        freeze = self.model.freeze and bool(region.shapes)
         return digest("hand/1", list(region.nodes), entering, list(region.outputs), freeze, fed if any(fed) else [])
 
     @contextmanager
@@ -199,7 +234,7 @@ class ManualOracle(NodeOracle):
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MAX_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
-                raise Pending(self.recorded.tasks(self.trials.whole()))
+                raise Pending(self.recorded.tasks(self.trials.model.whole()))
         return super()._answer(query)
 
     def _from_recording(self, query: Query) -> Answer | None:
@@ -233,7 +268,7 @@ class ManualOracle(NodeOracle):
         Raises:
             Pending: such places are to be run.
         """
-        graph, item = self.trials.graph, {node: k for k, group in enumerate(self.groups) for node in group}
+        graph, item = self.trials.model.graph, {node: k for k, group in enumerate(self.groups) for node in group}
         made_by = {name: item[i] for name, i in graph.maker.items() if i in item}
         statuses: dict[int, Status] = {}
         for name, wrong in evidence.wrong.items():
@@ -277,7 +312,7 @@ class ManualOracle(NodeOracle):
         return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
-        whole = self.run_result(self.trials.whole())
+        whole = self.run_result(self.trials.model.whole())
         if result.failure or whole.failure:  # only said to be good or bad: there is no error to attribute
             fails = answer.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
             return replace(answer, culprit=fails or None)
@@ -292,32 +327,34 @@ class ManualBisection(Bisection):
         self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult],
         evidence: RecordedEvidence | None = None, repeat: int = 1,
     ) -> None:  # fmt: skip
-        self._recorded = RecordedAnswers(trials, results, repeat=repeat)
-        super().__init__(replace(trials, run_by_hand=self._recorded), options)
+        judge = replace(trials.judge, runtime=replace(trials.runtime, is_manual=True))
+        super().__init__(Trials(RecordedAnswers(judge, results, repeat=repeat), judge), options)
         self._evidence, self._asked = evidence, frozenset(results)
 
-    def _new_oracle(self, trials: Trials) -> ManualOracle:
-        oracle = self.by_hand = ManualOracle(trials, items_of(trials), recorded=self._recorded, evidence=self._evidence)
-        if self._evidence and self._tell_whole(self._evidence.outputs):
+    def new_oracle(self, trials: Trials) -> ManualOracle:
+        """An oracle that answers from the recorded results."""
+        recorded = trials.ask
+        assert isinstance(recorded, RecordedAnswers)
+        oracle = self.by_hand = ManualOracle(trials, items_of(trials.model), recorded=recorded, evidence=self._evidence)
+        if self._evidence and self._use_recorded_outputs(recorded, self._evidence.outputs):
             oracle.answered_by_recording.add(Query(QueryKind.WHOLE))
         return oracle
 
-    def _tell_whole(self, outputs: Sequence[Sequence[Record]]) -> bool:
-        """Take the recorded outputs as the result of the whole, if they are wrong: that it is right is asked."""
-        recorded, trials = self._recorded, self._recorded.trials
-        whole = trials.whole()
+    def _use_recorded_outputs(self, recorded: RecordedAnswers, outputs: Sequence[Sequence[Record]]) -> bool:
+        """Take the recorded outputs as the result of the full model if they are wrong; that it is right is asked."""
+        whole = recorded.model.whole()
         keys = recorded.keys(whole)
         if not outputs or self._asked.intersection(keys):
             return False
         result = RunResult(tuple({r.name: r for r in sample} for sample in outputs), ((),) * len(outputs))
-        trials.capture(whole)
-        if trials.verdict_of(whole, result).status is not Status.FAIL:
+        recorded.model.capture(whole)
+        if recorded.judge.verdict(whole, result).status is not Status.FAIL:
             return False
         recorded.results = {**recorded.results, **dict.fromkeys(keys, result)}
         return True
 
-    def _summed(self, findings: Findings) -> Findings:
-        """Counts each run once, and leaves out the steps that repeat one."""
+    def sum_up(self, findings: Findings, before: Counts) -> Findings:
+        """Count each run once, and leave out the steps that repeat one."""
         self.steps[:] = self.new_steps
         answered = self.by_hand.answered_by_recording
         notes = [RECORDED_WHOLE] if Query(QueryKind.WHOLE) in answered else []
@@ -334,8 +371,8 @@ class ManualBisection(Bisection):
     @property
     def contradictions(self) -> list[str]:
         """Regions whose runs contradict each other, in words: no answer rests on them."""
-        label, whole = self._recorded.trials.graph.label, self._recorded.trials.whole().nodes
-        found = self._recorded.contradictory
+        model, found = self.by_hand.trials.model, self.by_hand.recorded.contradictory
+        label, whole = model.graph.label, model.whole().nodes
         names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in found}
         return [
             f"{'the whole model' if nodes == whole else names[nodes]}: {why}; no conclusion rests on these runs"

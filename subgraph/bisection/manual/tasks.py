@@ -28,7 +28,7 @@ from subgraph.storage import folders
 from subgraph.storage.convert import FORMATS, TensorFormat, formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
-from subgraph.trials.trial import Trials
+from subgraph.trials.reference_model import ReferenceModel
 
 log = logging.getLogger("subcut")
 
@@ -113,19 +113,26 @@ def folders_of(todo: Path, number: int) -> list[Path]:
     return cuts
 
 
-def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format: TaskFormat, feeding: Feeding) -> None:
+def write_task(
+    model: ReferenceModel, task: Task, number: int, todo: Path, task_format: TaskFormat, feeding: Feeding
+) -> None:
     """Write the folders of a task. Files in the `from_device` of an earlier version stay.
 
     Raises:
         ModelError: the reference cannot run the region. OutputError: a folder cannot be written.
     """
-    graph, region = trials.graph, task.region
+    graph, region = model.graph, task.region
     request = write_case.CaseRequest.of_nodes(
-        graph, region.nodes, feeding, freeze=trials.freeze, formats=task_format.formats, tensor_format=task_format.form
+        graph,
+        region.nodes,
+        feeding,
+        freeze=model.freeze,
+        formats=task_format.formats,
+        tensor_format=task_format.form,
     )
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
-        cases = write_case.write_region(graph, region, request, place, trials.reference, _values(trials, task))
+        cases = write_case.write_region(graph, region, request, place, model.reference, _values(model, task))
         for k, written in reversed(list(enumerate(cases))):
             folder, manifest = todo / written.path.name, written.manifest
             with folders.aside(folder) as work:
@@ -139,12 +146,12 @@ def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format:
                     shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
-def _values(trials: Trials, task: Task) -> ReferenceValues:
+def _values(model: ReferenceModel, task: Task) -> ReferenceValues:
     """The session's values; of a task that is fed different values, these and what the reference makes of them."""
     if task.feeds is None:
-        return trials.values
-    outputs = trials.run_on_reference(task.region, task.feeds)
-    values = copy.copy(trials.values)
+        return model.values
+    outputs = model.run_on_reference(task.region, task.feeds)
+    values = copy.copy(model.values)
     values.records = [
         {**known, **fed, **made} for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
     ]

@@ -85,7 +85,11 @@ class _Matching:
     _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
 
     def __post_init__(self) -> None:
-        self.graph, self.results, self.entries = self.trials.graph, self.trials.tensors(), self.run.samples[self.k]
+        self.graph, self.results, self.entries = (
+            self.trials.model.graph,
+            self.trials.model.tensors(),
+            self.run.samples[self.k],
+        )
         self.tensors = dict.fromkeys((*self.graph.inputs, *self.results))
         self._fit = Fit(self.trials, self.k, self.run.channels_last)
 
@@ -101,7 +105,7 @@ class _Matching:
                 self._leave_out(entry, Reason.NOTHING, f"{self.matches[tensor].entry.name} is said to hold {tensor}")
         others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
         around = [n for tensor in named for n in (tensor, *others[tensor])]
-        capture_tensors(self.trials, around if not nameless else self.results)
+        capture_tensors(self.trials.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
             if nearest := self._nearest(tensor, entries):
@@ -143,7 +147,7 @@ class _Matching:
         """Match what the user says, and what another run of the tool confirms."""
         said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
         others = {e: self.confirmed[e.label] for e in self.entries if e.role == "output" and e.label in self.confirmed}
-        capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values())])
+        capture_tensors(self.trials.model, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
                 self.matches[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
@@ -156,7 +160,7 @@ class _Matching:
         `given`: entries to leave out.
         """
         graph, tensors = self.graph, self.tensors
-        nodes = [graph.label(i) for i in self.trials.whole().nodes]
+        nodes = [graph.label(i) for i in self.trials.model.whole().nodes]
         written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.run.plain)
         named: dict[str, list[DumpEntry]] = {}
         nameless = []

@@ -179,7 +179,7 @@ class MatchedSample:
 
     def reference(self, name: str) -> Array | None:
         """The reference's value of a tensor; None if it is not a tensor."""
-        return reference_value(self.trials, name, self.k)
+        return reference_value(self.trials.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
         """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is absolute.

@@ -1,0 +1,176 @@
+"""The stages of a bisection: each takes the result so far, searches if that is needed, and returns the next result.
+
+A bisection is a fold over `STAGES`. No stage changes anything: what applies to a later search (shapes as inputs,
+another criterion) is part of the immutable result that it passes on. The first search asks about all nodes, in cuts
+with frozen shapes; the stages after it are
+
+1. the same search with shape-computing tensors as inputs, if the full model fails and no region of it does: freezing
+   changes what a candidate does, and some faults need one form, some the other;
+2. a search in the first deviating region between two quantizers, if the model's own steps explain the error;
+3. a search by rounding alone, if the full model agrees within the error of approximate kernels, and they do not
+   explain it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nodes
+from subgraph.bisection.options import BisectionOptions
+from subgraph.bisection.oracle import NodeOracle
+from subgraph.comparison import ROUNDING_ALONE
+from subgraph.search import FindingKind, Findings, Outcome
+from subgraph.search.state import Steps
+from subgraph.trials.doubt import (
+    UNDOUBTED,
+    Decision,
+    Settlement,
+    agrees_despite_jumps,
+    allows_approximations,
+    is_beyond_rounding,
+    settle_quantization,
+    settle_rounding,
+)
+from subgraph.trials.trial import Trials
+
+log = logging.getLogger("subcut")
+
+
+@dataclass(frozen=True)
+class Interim:
+    """The result of a bisection between two stages.
+
+    Attributes:
+        oracle: answers the last search; its trials hold the view of the model and the criterion that applied to it.
+        findings: what the last search found, with the counts of all searches so far.
+        settlement: what decides where the full model does not.
+        looks: runs of nodes alone, which only settled a doubt.
+    """
+
+    oracle: NodeOracle
+    findings: Findings
+    settlement: Settlement = UNDOUBTED
+    looks: int = 0
+
+    @property
+    def trials(self) -> Trials:
+        """The trials of the last search."""
+        return self.oracle.trials
+
+    def agreeing(self, settlement: Settlement) -> Interim:
+        """The result if the settlement shows that the candidate is right."""
+        findings = replace(self.findings, outcome=Outcome.AGREE, findings=())
+        return replace(self, findings=findings, settlement=settlement)
+
+
+class Searcher(Protocol):
+    """What a stage needs of the bisection: it makes oracles, and follows searches within the limits."""
+
+    @property
+    def options(self) -> BisectionOptions:
+        """The options of the bisection."""
+
+    def new_oracle(self, trials: Trials) -> NodeOracle:
+        """An oracle that knows no answers."""
+
+    def search(self, interim: Interim, scope: Sequence[int] | None = None, *, inside: bool = False) -> Steps[Interim]:
+        """Search once more with the oracle of `interim`, within what its searches have left of the limits.
+
+        Args:
+            scope: the suspects; None for those of the options.
+            inside: whether the nodes are searched even if the outputs agree.
+        """
+
+
+Stage: TypeAlias = Callable[[Searcher, Interim], Steps[Interim]]
+
+
+def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search once more with shapes as inputs, if no region fails while they are constants."""
+    if not (interim.trials.model.freeze and _finds_no_region(interim)):
+        return interim
+    log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
+    trials = interim.trials.with_model(interim.trials.model.with_shapes_as_inputs())
+    return (yield from searcher.search(replace(interim, oracle=searcher.new_oracle(trials))))
+
+
+def _finds_no_region(interim: Interim) -> bool:
+    """Whether the full model fails, none of its regions does, and some of them have frozen shapes."""
+    findings, oracle = interim.findings, interim.oracle
+    if findings.stopped or findings.outcome not in (Outcome.DISAGREE, Outcome.ELSEWHERE):
+        return False
+    if any(finding.kind is not FindingKind.UNRESOLVED for finding in findings.findings):
+        return False
+    return any(oracle.region([k]).shapes for k in range(len(oracle.groups)))
+
+
+def search_between_quantizers(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Settle a doubt about quantization steps; search in the first region between quantizers that deviates."""
+    findings = interim.findings
+    if findings.outcome is not Outcome.UNRESOLVED or findings.stopped or searcher.options.within:
+        return interim
+    settlement = settle_quantization(interim.trials)
+    if settlement.decision is Decision.PIECES_AGREE:
+        return interim.agreeing(settlement)
+    if not settlement.wrong_pieces:
+        return replace(interim, settlement=settlement)
+    log.info("off by more than a step: searching in the first of such pieces")
+    oracle = searcher.new_oracle(interim.trials)
+    inside = set(settlement.wrong_pieces[0].nodes)
+    scope = [k for k, group in enumerate(oracle.groups) if inside.intersection(group)]
+    return (yield from searcher.search(replace(interim, oracle=oracle, settlement=settlement), scope))
+
+
+def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Settle a doubt about rounding; search by rounding alone if approximate kernels do not explain the error."""
+    if interim.findings.outcome is not Outcome.AGREE or not interim.settlement.is_open:
+        return interim
+    if not allows_approximations(interim.trials.judge):
+        return interim
+    is_beyond, is_jumping = _doubts(searcher, interim)
+    if not is_beyond and not is_jumping:
+        return interim
+    log.info("the error is beyond rounding: looking at each node alone")
+    interim, settlement = _settle_by_nodes(searcher, interim, is_beyond)
+    if settlement.decision is not Decision.ROUNDING_ALONE:
+        return replace(interim, settlement=settlement)
+    log.info("no approximate kernel explains it: searching by rounding alone")
+    by_rounding = searcher.new_oracle(interim.trials.with_criterion(ROUNDING_ALONE))
+    exact = yield from searcher.search(
+        replace(interim, oracle=by_rounding, settlement=settlement), inside=not is_beyond
+    )
+    evidence = evidence_of_findings(exact.oracle, exact.findings, interim.trials.judge)
+    if not evidence.explanation:
+        return exact
+    excused = replace(exact, oracle=replace(exact.oracle, trials=interim.trials))
+    return excused.agreeing(Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation))
+
+
+def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
+    """Whether what the search was to judge agrees only beyond rounding, and whether only because elements jump."""
+    trials, options = interim.trials, searcher.options
+    model = trials.model
+    judged = [model.whole()]
+    if options.limits.inside:
+        judged.append(model.whole(model.tensors()))
+    if scope := options.scope(interim.oracle):
+        judged.append(interim.oracle.region(scope))
+    if any(is_beyond_rounding(trials, region) for region in judged):
+        return True, False
+    return False, any(agrees_despite_jumps(trials, region) for region in judged)
+
+
+def _settle_by_nodes(searcher: Searcher, interim: Interim, is_beyond: bool) -> tuple[Interim, Settlement]:
+    """Run the nodes alone, with the runs that are left; return the interim result with their number, and what decides."""
+    log_of_runs, left = interim.trials.log, searcher.options.limits.after(interim.findings.counts.total()).max_trials
+    before = log_of_runs.extra_runs
+    evidence = evidence_of_nodes(interim.oracle, math.inf if left is None else left)
+    settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
+    return replace(interim, looks=log_of_runs.extra_runs - before), settlement
+
+
+STAGES: tuple[Stage, ...] = (search_with_shape_inputs, search_between_quantizers, search_by_rounding_alone)

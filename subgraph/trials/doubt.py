@@ -1,0 +1,221 @@
+"""The outputs of the full model do not decide whether the candidate is right -> what decides instead.
+
+One policy for `compare` and `bisect`. There are two cases of doubt:
+
+- *Rounding.* The outputs agree within the error of approximate kernels, but not within rounding: Winograd, a fast exp
+  and the like change fp32 by up to 2e-3 of the scale. If, alone, only operators deviate that runtimes are known to
+  approximate, the candidate is right. Otherwise all tensors are judged by rounding alone.
+- *Quantization steps.* The model quantizes itself, and one step changes its outputs so much that two correct runtimes
+  may differ as much. The regions between its quantizers decide: nothing amplifies an error there, and no value may
+  deviate by more than one step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from subgraph.comparison import JUMPS, ROUNDING_ALONE, STEPS
+from subgraph.graph.graph import Graph
+from subgraph.graph.region import Region
+from subgraph.precision import Precision
+from subgraph.runtime.run_result import RunResult
+from subgraph.text import count
+from subgraph.trials.judge import Judge
+from subgraph.trials.pieces import pieces_between_quantizers, run_pieces
+from subgraph.trials.trial import Trials
+from subgraph.verdict import NOTHING, Judgement, Status
+
+DEFAULT_CRITERION = "noise"
+# Of 16,110 tensors of healthy nodes on five runtimes, those beyond 1e-5 were of these kinds.
+APPROXIMATED = frozenset(
+    "AveragePool Conv ConvTranspose Erf Exp GRU Gelu GlobalAveragePool LSTM Sigmoid Softmax Tanh".split()
+)
+
+
+class Decision(StrEnum):
+    """What decides whether the candidate is right."""
+
+    FULL_MODEL = "full model"  # there is no doubt: its verdict stands
+    APPROXIMATE_KERNELS = "approximate kernels"  # right: only operators deviate that runtimes approximate
+    ROUNDING_ALONE = "rounding alone"  # approximate kernels explain nothing: judge all tensors by rounding
+    NODES_NEEDED = "nodes needed"  # unresolved: the nodes were not run alone
+    PIECES_AGREE = "pieces agree"  # right: each region between two quantizers agrees
+    PIECES_DEVIATE = "pieces deviate"  # wrong: a region between two quantizers deviates
+    PIECES_UNKNOWN = "pieces unknown"  # unresolved: a region between two quantizers could not be judged
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """How a doubt was settled.
+
+    Attributes:
+        decision: what decides.
+        explanation: why the candidate counts as right, e.g. `within approximate kernels (38 Conv, ...)`; else "".
+        wrong_pieces: regions between two quantizers that deviate.
+        unknown_pieces: number of regions between two quantizers that could not be judged.
+    """
+
+    decision: Decision = Decision.FULL_MODEL
+    explanation: str = ""
+    wrong_pieces: tuple[Region, ...] = ()
+    unknown_pieces: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing but the full model has decided so far."""
+        return self.decision is Decision.FULL_MODEL
+
+    def labels(self, graph: Graph) -> list[str]:
+        """The last node of each wrong piece."""
+        return [graph.label(region.nodes[-1]) for region in self.wrong_pieces]
+
+    def note(self, graph: Graph) -> str:
+        """Further information about the pieces: the wrong ones after the first, or how many are unknown."""
+        if more := self.labels(graph)[1:]:
+            return f"off by more than a step as well, each between two quantizers: {', '.join(more)}"
+        if self.unknown_pieces:
+            return f"{count(self.unknown_pieces, 'piece')} between quantizers could not be judged"
+        return ""
+
+
+UNDOUBTED = Settlement()
+
+
+# ------------------------------------------------------------------------------------------------ rounding
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A region that does not agree by rounding alone.
+
+    Attributes:
+        approximated: its operators that runtimes approximate, if their error is within the usual tolerance; else empty.
+        error: the relative error of its worst output.
+    """
+
+    approximated: frozenset[str]
+    error: float
+
+    @classmethod
+    def of(cls, operators: Collection[str], error: float, *, agrees_usually: bool) -> Deviation:
+        """The deviation of a region with these operators."""
+        return cls(APPROXIMATED.intersection(operators) if agrees_usually else frozenset(), error)
+
+
+@dataclass(frozen=True)
+class NodeEvidence:
+    """What nodes show alone, judged by rounding alone.
+
+    Attributes:
+        deviations: nodes, or regions, that do not agree.
+        unseen: number of nodes that could not be judged.
+    """
+
+    deviations: Sequence[Deviation] = ()
+    unseen: int = 0
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether every deviation is that of an operator which runtimes approximate."""
+        return all(deviation.approximated for deviation in self.deviations)
+
+    @property
+    def explanation(self) -> str:
+        """`within approximate kernels (38 Conv, up to 8e-04 of the scale)`; "" if they do not explain all deviations."""
+        if not self.deviations or not self.is_excused:
+            return ""
+        kinds = Counter(op for deviation in self.deviations for op in deviation.approximated)
+        pieces = ", ".join(f"{n} {op}" for op, n in kinds.most_common())
+        worst = max(deviation.error for deviation in self.deviations)
+        unseen = f"; {count(self.unseen, 'node')} {'was' if self.unseen == 1 else 'were'} not looked at"
+        return f"within approximate kernels ({pieces}, up to {worst:.1e} of the scale{unseen if self.unseen else ''})"
+
+
+def settle_rounding(
+    evidence: NodeEvidence, *, is_beyond_rounding: bool, is_another_tensor_wrong: bool = False, is_partial: bool = False
+) -> Settlement:
+    """Decide by the nodes alone whether approximate kernels explain an error beyond rounding.
+
+    Args:
+        evidence: what the nodes show alone.
+        is_beyond_rounding: whether the full model agrees, but not by rounding alone.
+        is_another_tensor_wrong: whether a tensor is wrong by the usual criterion, in place or alone.
+        is_partial: whether only some nodes were to be run alone, so that they cannot decide.
+    """
+    is_excused = evidence.is_excused and not is_another_tensor_wrong
+    explained = Settlement(Decision.APPROXIMATE_KERNELS, evidence.explanation) if evidence.explanation else UNDOUBTED
+    if not is_beyond_rounding and (is_excused or not evidence.deviations):
+        return explained
+    if is_excused and is_partial:
+        return Settlement(Decision.NODES_NEEDED)
+    if is_excused and evidence.deviations:
+        return explained
+    return Settlement(Decision.ROUNDING_ALONE)
+
+
+def allows_approximations(judge: Judge) -> bool:
+    """Whether the criterion allows fp32 a larger error than rounding."""
+    is_judged_by_noise = judge.criterion == DEFAULT_CRITERION and not judge.score
+    return is_judged_by_noise and judge.precision is Precision.FP32 and not judge.runtime.is_manual
+
+
+def may_be_approximate(trials: Trials) -> bool:
+    """Whether the full model agrees in fp32 only because the error of approximate kernels is allowed."""
+    return allows_approximations(trials.judge) and is_beyond_rounding(trials, trials.model.whole())
+
+
+def is_beyond_rounding(trials: Trials, region: Region) -> bool:
+    """Whether a region agrees, but not by rounding alone."""
+    result = trials.run(region)
+    by_rounding = trials.judge.with_criterion(ROUNDING_ALONE)
+    return agrees(trials.judge, region, result) and by_rounding.verdict(region, result).status is Status.FAIL
+
+
+def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
+    """Whether the candidate's outputs of a region agree."""
+    return judge.verdict(region, result).status is Status.AGREE
+
+
+def agrees_despite_jumps(trials: Trials, region: Region) -> bool:
+    """Whether a region agrees only because single elements downstream of a choice may jump.
+
+    Downstream of a fault they would jump as well.
+    """
+    verdict = trials.verdict(region)
+    return verdict.status is Status.AGREE and any(j.label == JUMPS for j in verdict.outputs)
+
+
+def error_of(judgement: Judgement | None) -> float:
+    """The relative error of a judgement; 0 if there is none."""
+    return judgement.errors.get("max_rel", 0.0) if judgement else 0.0
+
+
+# ------------------------------------------------------------------------------------------------ quantization steps
+
+
+def settle_quantization(trials: Trials) -> Settlement:
+    """Run the regions between quantizers, if the model's own steps are the only reason why it is unresolved.
+
+    That is: no output is wrong, and for each output that is not known to be right the model's own quantization steps
+    explain the error, as they would explain many others.
+    """
+    if trials.runtime.is_manual:
+        return UNDOUBTED  # a person is asked for no regions beyond those that the search needs
+    whole = trials.verdict(trials.model.whole())
+    unknown = [j for j in whole.outputs if j.status is Status.UNRESOLVED and j.label != NOTHING]
+    if whole.status is not Status.UNRESOLVED or not unknown or any(j.label != STEPS for j in unknown):
+        return UNDOUBTED
+    regions = pieces_between_quantizers(trials.model)
+    verdicts = run_pieces(trials, regions, trials.judge.verdict, lambda verdict: verdict.status is Status.AGREE)
+    statuses = [verdict.status if verdict else Status.UNRESOLVED for verdict in verdicts]
+    wrong = tuple(region for region, status in zip(regions, statuses, strict=True) if status is Status.FAIL)
+    if wrong:
+        return Settlement(Decision.PIECES_DEVIATE, "", wrong, statuses.count(Status.UNRESOLVED))
+    if Status.UNRESOLVED in statuses:
+        return Settlement(Decision.PIECES_UNKNOWN, unknown_pieces=statuses.count(Status.UNRESOLVED))
+    amplified = min(max((j.noise or 0.0) * error_of(j) / j.errors["max_abs"] for j in unknown), 1.0)
+    step = f"the model turns one quantization step into {100 * amplified:.0f} % of its output"
+    return Settlement(Decision.PIECES_AGREE, f"piece by piece; {step}, so two right runtimes may differ as much")

@@ -1,0 +1,227 @@
+"""Region and run result -> Verdict: compares the candidate's outputs with the reference's, and runs nothing.
+
+A judge is immutable. To judge the same results by another criterion, derive another judge: several threads may use
+both at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from subgraph.comparison.criteria import OutputContext, Rule
+from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
+from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
+from subgraph.comparison.where import compared, limited
+from subgraph.errors import BackendError, InputError, ModelError
+from subgraph.graph.graph import CONSTANT
+from subgraph.graph.quantization import quantizes_itself
+from subgraph.graph.region import Region
+from subgraph.precision import Precision
+from subgraph.results.common import ScoreDocument
+from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.storage.tensors import Record
+from subgraph.text import from_run
+from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.reference_model import ReferenceModel
+from subgraph.trials.score import ByScore
+from subgraph.types import Array
+from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
+
+WITHOUT_VALUES = (Signature.MISSING, Signature.SHAPE)  # of an output to which no score can be assigned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Decides whether a run result of the candidate agrees with the reference.
+
+    Attributes:
+        model: the reference's values and rounding noise.
+        runtime: the runtime under test; its precision and its own model widen the tolerance.
+        rule: the rule that compares two values.
+        criterion: the rule as the user named it.
+        score: the task's score, which replaces the rule for the full model; None if only the rule decides.
+    """
+
+    model: ReferenceModel
+    runtime: CandidateRuntime
+    rule: Rule
+    criterion: str = ""
+    score: ByScore | None = None
+
+    def with_criterion(self, criterion: str) -> Judge:
+        """The judge that applies another criterion to the same results."""
+        return replace(self, criterion=criterion, rule=parse_criterion(criterion))
+
+    @cached_property
+    def precision(self) -> Precision:
+        """The precision that the candidate claims to compute in.
+
+        A claim of int8 is ignored where the model quantizes itself: its own steps bound the error, and the remaining
+        nodes are computed as precisely as in any other model.
+        """
+        other = self.runtime.own_model
+        of_model = other.precision if other else None
+        claim = Precision(self.runtime.candidate.precision or of_model or self.runtime.about.precision)
+        is_quantized_itself = not other and quantizes_itself(self.model.graph)
+        return Precision.FP32 if claim is Precision.INT8 and is_quantized_itself else claim
+
+    # ------------------------------------------------------------------------------------------------ verdicts
+
+    def verdict(self, region: Region, result: RunResult) -> Verdict:
+        """Compare each output of each sample with the reference's value.
+
+        Raises:
+            BackendError: a file of the result, or of the reference, was overwritten while the candidate ran.
+        """
+        verdict = self._verdict_of_pass(region, result)
+        if not result.first or verdict.status is not Status.FAIL:
+            return verdict
+        first = self._verdict_of_pass(region, result.first)
+        right = {(j.name, j.sample) for j in first.outputs if j.status is Status.AGREE}
+        wrong = {(j.name, j.sample) for j in verdict.outputs if j.status is Status.FAIL}
+        if first.status is Status.FAIL and not wrong & right:
+            return verdict
+        why = f"{from_run(result.number)}: {verdict.why}"
+        return replace(verdict, why=why, from_run=result.number)
+
+    def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
+        """The verdict on outputs of the full model, a part of which the reference computed.
+
+        A score applies to these samples only: the error that remains allows no claim about other samples.
+        """
+        whole = self.model.whole()
+        with self.files_unchanged(whole, result):
+            return self._judge(whole, result, on_others=False)
+
+    def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
+        """The score of the full model; None without a score, or where the candidate returned no values for it."""
+        if self.score is None or result.failure or any(j.signature in WITHOUT_VALUES for j in verdict.outputs):
+            return None
+        return self.score.document(result.tensors)
+
+    @contextmanager
+    def files_unchanged(self, region: Region, *results: RunResult) -> Iterator[None]:
+        """Verify that the files which are compared in this block are those that subcut wrote.
+
+        Raises:
+            BackendError: the candidate, or another program, has overwritten one of them.
+        """
+        hint = "a candidate may write into folders of its own only; what was damaged is made again"
+        try:
+            yield
+        except InputError as e:  # whatever is read here, subcut has written
+            raise BackendError(f"a file of subcut is damaged or gone since it was written: {e.what}", hint) from e
+        values = self.model.values
+        boundary = (*region.inputs, *region.shapes, *region.outputs)
+        fed = (f for records in values.records for n in boundary if n in records for f in records[n].files)
+        if file := values.watched.changed(itertools.chain(fed, *(result.files for result in results))):
+            what = f"while the candidate ran, something wrote over {file}: nothing that was compared can be believed"
+            raise BackendError(what, hint)
+
+    def mask(self, name: str, k: int, given: Mapping[str, Record]) -> Array | None:
+        """Elements of a model output that are compared in sample `k`, as booleans of its shape; None for all.
+
+        Raises:
+            UsageError: the shape of a condition does not fit.
+        """
+        conditions, values = self.model.choice.where, self.model.values
+        if not conditions or name not in self.model.graph.outputs:
+            return None
+        values.need([condition.name for condition in conditions])
+        return compared(conditions, name, values.records[k], given)
+
+    # ------------------------------------------------------------------------------------------------ one pass
+
+    def _verdict_of_pass(self, region: Region, result: RunResult) -> Verdict:
+        with self.files_unchanged(region, result):
+            return self._judge(region, result)
+
+    def _judge(self, region: Region, result: RunResult, *, on_others: bool = True) -> Verdict:
+        if result.failure:
+            return replace(result.failure, stored=result.stored)
+        is_whole = region == self.model.whole()
+        expected = self._expected(region)
+        judgements = tuple(
+            j for k, records in enumerate(expected) for j in self._judgements(region, result, records, k)
+        )
+        if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
+            return self.score.verdict(result, judgements, on_others=on_others)
+        judgements += tuple(self._judgements_of_batch(region, result, expected))
+        status, signature, why = joined(judgements, every=is_whole)
+        return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
+
+    def _expected(self, region: Region) -> Feeds:
+        """The reference's outputs of a region.
+
+        Where the candidate's own model cannot represent the values that enter the region, the reference is run on the
+        coarser values that it can represent.
+        """
+        records, other = self.model.values.records, self.runtime.own_model
+        if other is None or region == self.model.whole() or other.problem(region):
+            return records
+        coarser = other.coarser_inputs(region, records, self.precision, self.model.new_folder)
+        if not coarser:
+            return records
+        try:
+            return self.model.values_with(self.model.run_on_reference(region, coarser))
+        except ModelError:
+            return records
+
+    def _judgements(
+        self, region: Region, result: RunResult, records: Mapping[str, Record], k: int
+    ) -> Iterator[Judgement]:
+        """Judge each output of sample `k`; `records` are the expected values."""
+        graph, values, other = self.model.graph, self.model.values, self.runtime.own_model
+        sample, kinds, noise = values.labels[k], graph.kinds(region.outputs), self.model.noise(region, k)
+        for name in region.outputs:
+            if kinds[name] == CONSTANT or name in self._ignored:
+                continue
+            if name not in result.tensors[k]:
+                yield judge_missing(name, result.others[k], sample)
+                continue
+            # a file just written is still in memory: mapping it copies nothing
+            value = result.tensors[k][name].value(mapped=not result.stored)
+            reference, mask = records[name].value(), self.mask(name, k, result.tensors[k])
+            if mask is not None and not mask.any():
+                yield judge_nothing(name, "no element fulfils what --where asks for", sample)
+                continue
+            if mask is not None and isinstance(reference, np.ndarray) and isinstance(value, np.ndarray):
+                reference, value = limited(reference, value, mask)
+            half_step = other.half_step(name) if other else 0.0
+            is_model_output = name in graph.outputs
+            context = OutputContext(
+                name, self.precision, noise.of(name), is_model_output, half_step, len(values.samples)
+            )
+            yield judge(reference, value, self.rule, context, sample)
+
+    @cached_property
+    def _ignored(self) -> frozenset[str]:
+        """Ignored outputs that are not an input of any node that another output needs."""
+        needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
+        return frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
+
+    def _judgements_of_batch(self, region: Region, result: RunResult, expected: Feeds) -> Iterator[Judgement]:
+        """Judge small outputs of the model over all samples as one tensor, each element with its own scale.
+
+        Yields only judgements that do not agree: they reveal more than the samples alone.
+        """
+        if self.criterion.partition(":")[0] != "noise" or self.model.choice.where:
+            return
+        for name in region.outputs:
+            if name not in self.model.outputs:
+                continue
+            made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
+            reference, candidate = batched([records[name].value() for records in expected]), batched(made)
+            if reference is None or candidate is None:
+                continue
+            noise = BatchNoise([self.model.noise(region, k).of(name) for k in range(len(expected))])
+            context = OutputContext(name, self.precision, noise, True, samples=len(expected))
+            judgement = judge(reference, candidate, self.rule, context)
+            if judgement.status is not Status.AGREE:
+                yield of_sample(judgement, expected[0][name].shapes[0], self.model.values.labels)

@@ -1,0 +1,89 @@
+"""Region -> the model file that the candidate is given, the tensors that it is fed, and the cache key of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from subgraph.bodies.as_loop import save_as_loop
+from subgraph.graph.cut import Cut
+from subgraph.graph.region import Region
+from subgraph.origins import load as load_origin
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.digest import digest
+from subgraph.storage.tensors import Record
+from subgraph.trials.candidate_runtime import CandidateRuntime
+from subgraph.trials.forms import Form, ShippedModel, shipped_model
+from subgraph.trials.reference_model import ReferenceModel
+from subgraph.version import __version__
+
+
+@dataclass(frozen=True)
+class ModelWriter:
+    """Writes the models that a candidate is given.
+
+    Attributes:
+        model: the reference's model, which is cut.
+        runtime: the runtime that reads the files; it may have a model of its own.
+    """
+
+    model: ReferenceModel
+    runtime: CandidateRuntime
+
+    @cached_property
+    def shipped(self) -> ShippedModel | None:
+        """The user's file, if it can be run as the full model."""
+        return (
+            None
+            if self.runtime.as_loop
+            else shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
+        )
+
+    def form_of(self, region: Region, full_model_form: Form) -> Form:
+        """The form in which the candidate is given a region; `full_model_form` is the preferred one of the full model."""
+        whole = self.model.whole()
+        if region.nodes != whole.nodes:
+            return Form.CUT
+        return full_model_form if region == whole and self.shipped else Form.PINNED
+
+    def write(
+        self, form: Form, region: Region, records: Feeds, folder: Path
+    ) -> tuple[Sequence[Sequence[Record]], Sequence[str]]:
+        """Write `model.onnx` into `folder`; return the tensors to feed per sample, and the names of the outputs.
+
+        Raises:
+            ModelError: the candidate's own model has no such region.
+        """
+        if form is Form.SHIPPED and self.shipped:
+            feeds, outputs = self.shipped.write(records, folder)
+        else:
+            cut, feeds = self.write_cut(region, records, folder)
+            outputs = cut.outputs
+        if not self.runtime.candidate.can.tflite_operators:
+            load_origin.write_own_format(folder / "model.onnx", folder)
+        return feeds, outputs
+
+    def write_cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
+        """Write the cut of a region as `model.onnx` into `folder`; return it with the tensors to feed per sample.
+
+        Raises:
+            ModelError: the candidate's own model has no such region.
+        """
+        if self.runtime.own_model:
+            cut, feeds = self.runtime.own_model.cut(region, records, folder)
+        else:
+            cut = self.model.cut(region, records)
+            feeds = [[sample[n] for n in cut.inputs] for sample in records]
+        save = save_as_loop if self.runtime.as_loop else Cut.save
+        save(cut, folder / "model.onnx")
+        return cut, feeds
+
+    def key(self, form: Form, region: Region, records: Feeds) -> str:
+        """A hash of the file that the candidate is given, and of the values that it is fed."""
+        if form is Form.SHIPPED and self.shipped:
+            inputs = self.model.graph.inputs
+            values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
+            return digest(__version__, self.shipped.key, *values, *self.model.choice.ignored)
+        return self.model.region_key(region, records, *["as_loop"] * self.runtime.as_loop)
