@@ -247,7 +247,7 @@ def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument
         status=step.outcome,
         signature=answer.signature,
         error=_worst_error(answer.verdict),
-        explains=answer.share_of_target,
+        explains=answer.share.of_target,
         seconds=round(answer.seconds, 6),
         changed=learned,
         form=form,

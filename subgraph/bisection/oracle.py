@@ -18,7 +18,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
-from subgraph.search.oracle import Ahead, Items
+from subgraph.search.oracle import Ahead, ClaimedAgreement, ErrorShare, Items, ItemStatuses, PrefixError
 from subgraph.search.state import BudgetSpent, Steps
 from subgraph.text import count
 from subgraph.trials.attribution import (
@@ -183,15 +183,16 @@ class NodeOracle:
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
                 statuses = statuses_of(verdict, self._inner_tensors(query))
-                return replace(answer, items=statuses, local=self._locally_wrong(query, result, statuses))
+                return replace(answer, detail=ItemStatuses(statuses, self._locally_wrong(query, result, statuses)))
             if kind is QueryKind.PREFIX:
-                return replace(answer, error=self._relative_error(verdict))
+                error = self._relative_error(verdict)
+                return answer if error is None else replace(answer, detail=PrefixError(error))
             if verdict.status is Status.FAIL:
                 self.failed.setdefault(region.nodes, result)
             if kind is QueryKind.ISOLATED:
                 return self._with_share(query, region, result, answer)
             claimed = verdict.status is Status.AGREE and any(j.label in CLAIMED_LABELS for j in verdict.outputs)
-            return replace(answer, claimed=claimed)
+            return replace(answer, detail=ClaimedAgreement()) if claimed else answer
         except (ModelError, NoRegion) as e:  # of the reference or of cutting: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
 
@@ -250,18 +251,16 @@ class NodeOracle:
             return answer
         whole = self.run_result(self.trials.model.whole())
         if not query.target and whole.failure and answer.signature not in (None, whole.failure.signature):
-            return replace(answer, culprit=restores_outputs(self.trials, region))
+            return replace(answer, detail=ErrorShare(is_culprit=restores_outputs(self.trials, region)))
         fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
         target = self._target(query.target) if fails or query.explain else None
         attribution = attribute(self.trials, region, result, target) if target else None
-        answer = replace(answer, error=_largest_error(answer.verdict))
+        largest_error = _largest_error(answer.verdict)
         if attribution is None:
-            return answer
+            return replace(answer, detail=ErrorShare(largest_error=largest_error))
         of_model = self._share_of_model(region, result) if query.target else attribution.share
-        return replace(
-            answer, share_of_target=attribution.share, made_of_target=attribution.made, share_of_model=of_model,
-            culprit=attribution.culprit,
-        )  # fmt: skip
+        share = ErrorShare(attribution.share, attribution.made, of_model, attribution.culprit, largest_error)
+        return replace(answer, detail=share)
 
     def _share_of_model(self, region: Region, result: RunResult) -> float | None:
         """The share of the whole model's error, where both have one."""
@@ -299,7 +298,9 @@ class NodeOracle:
         if before is None or left is None or piece.nodes not in self.failed:
             return answer
         alone = error_alone(trials, piece, self.failed[piece.nodes])
-        return answer if alone is None else replace(answer, culprit=superposes(before, left, alone))
+        return (
+            answer if alone is None else replace(answer, detail=ErrorShare(is_culprit=superposes(before, left, alone)))
+        )
 
     def _relative_error(self, verdict: Verdict) -> float | None:
         """The largest error of a prefix, relative to that of the whole."""

@@ -165,12 +165,12 @@ def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
 
 
 def _settle_by_nodes(searcher: Searcher, interim: Interim, is_beyond: bool) -> tuple[Interim, Settlement]:
-    """Run the nodes alone, with the runs that are left; return the interim result with their number, and what decides."""
-    log_of_runs, left = interim.trials.log, searcher.options.limits.after(interim.findings.counts.total()).max_trials
-    before = log_of_runs.extra_runs
-    evidence = evidence_of_nodes(interim.oracle, math.inf if left is None else left)
+    """Run the nodes alone, as far as the limits allow; return the result with the number of runs, and what decides."""
+    used, limits = interim.trials.log, searcher.options.limits.after(interim.findings.counts.total())
+    before = used.extra_runs
+    evidence = evidence_of_nodes(interim.oracle, math.inf if limits.max_trials is None else limits.max_trials)
     settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
-    return replace(interim, looks=log_of_runs.extra_runs - before), settlement
+    return replace(interim, looks=used.extra_runs - before), settlement
 
 
 STAGES: tuple[Stage, ...] = (search_with_shape_inputs, search_between_quantizers, search_by_rounding_alone)

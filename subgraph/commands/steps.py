@@ -38,7 +38,7 @@ def _outcome(step: Step) -> str:
 
     answer = step.answer
     signature = f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
-    share = answer.share_of_target
+    share = answer.share.of_target
     explained = f"explains {percent(share)}" if share is not None and step.outcome == "fail" else ""
     stored = "(stored)" if answer.verdict and answer.verdict.stored else ""
     return " ".join(filter(None, (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, explained, stored)))

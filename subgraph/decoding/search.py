@@ -275,7 +275,8 @@ class LoopSearch:
         fed = [trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
             "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.processes.candidate_key.text,
-            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(), self.first.model.reference.identity(),
+            self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(),
+            self.first.model.reference.identity(),
         )  # fmt: skip
 
     def _seen(self, step: CandidateStep) -> StepSeen:

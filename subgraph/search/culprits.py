@@ -168,7 +168,7 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         finding = yield from accumulated.accumulated(state, progress.scope, graded=True)
         if finding is not None:
             return progress.scope, finding
-        share = state.answer_to(smallest.items).share_of_target or 0.0
+        share = state.answer_to(smallest.items).share.of_target or 0.0
         finding = yield from accumulated.accumulated(state, smallest.items, share, graded=True)
         if finding is not None:
             return smallest.items, finding

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Query, QueryKind
+from subgraph.search.oracle import Answer, ErrorShare, PrefixError, Query, QueryKind
 from subgraph.search.state import WITHOUT_RUN, Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
@@ -134,13 +134,12 @@ def _guesses(
     """Answers to a query with their chances, the likeliest first."""
     if query.kind is QueryKind.PROFILE:
         return [(0.5, Answer(Status.AGREE))]
-    fails = Answer(
-        Status.FAIL, state.signature or Signature.MISMATCH, share_of_target=1.0, share_of_model=1.0, culprit=True,
-        error=1.0,
-    )  # fmt: skip
+    signature = state.signature or Signature.MISMATCH
     if query.kind in (QueryKind.PREFIX, QueryKind.CLAIMED):
-        return [(1.0, fails)]
-    agrees = Answer(Status.AGREE, share_of_target=0.0, share_of_model=0.0, culprit=True)
+        return [(1.0, Answer(Status.FAIL, signature, detail=PrefixError(1.0)))]
+    all_of_error = ErrorShare(of_target=1.0, of_model=1.0, is_culprit=True, largest_error=1.0)
+    fails = Answer(Status.FAIL, signature, detail=all_of_error)
+    agrees = Answer(Status.AGREE, detail=ErrorShare(of_target=0.0, of_model=0.0, is_culprit=True))
     if (before := earlier.get(_anyhow(query))) is not None:
         other = fails if before.status is Status.AGREE else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]

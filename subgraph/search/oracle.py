@@ -59,40 +59,100 @@ class Query:
 
 
 @dataclass(frozen=True)
+class ErrorShare:
+    """How much of an error some items account for: detail of an answer to ISOLATED or REST.
+
+    Attributes:
+        of_target: share of the target's error; None if unknown.
+        made_of_target: share of it that the items make alone, if that is known apart from what is healed without them.
+        of_model: share of the full model's error; None if unknown.
+        is_culprit: whether the items explain the target's failure; None if unknown. For REST: whether the error that
+            disappeared is the one that the removed items make alone.
+        largest_error: the largest relative error of an output; None if unknown.
+    """
+
+    of_target: float | None = None
+    made_of_target: float | None = None
+    of_model: float | None = None
+    is_culprit: bool | None = None
+    largest_error: float | None = None
+
+
+@dataclass(frozen=True)
+class ClaimedAgreement:
+    """The candidate agrees, but only at the precision that it claims: detail of an answer to WHOLE or CLAIMED."""
+
+
+@dataclass(frozen=True)
+class ItemStatuses:
+    """Which items are wrong inside the model: detail of an answer to PROFILE.
+
+    Attributes:
+        statuses: status of each item that could be compared.
+        local_errors: relative error of each item whose outputs are not what the reference computes from the values
+            that it is fed there; None if unknown.
+    """
+
+    statuses: Mapping[int, Status] = field(default_factory=dict)
+    local_errors: Mapping[int, float] | None = None
+
+
+@dataclass(frozen=True)
+class PrefixError:
+    """The error of the first items: detail of an answer to PREFIX.
+
+    Attributes:
+        relative: error relative to that of the full model.
+    """
+
+    relative: float
+
+
+Detail: TypeAlias = ErrorShare | ClaimedAgreement | ItemStatuses | PrefixError
+UNKNOWN_SHARE = ErrorShare()
+NO_ITEMS = ItemStatuses()
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What an oracle says to one query.
+    """Answer of an oracle to one query.
 
     Attributes:
         status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or `timeout`, or
             UNRESOLVED with one of them; both mean the same.
+        signature: how the candidate fails.
         why: one line for people.
-        share_of_target: part of the target's error that the items account for; None if unknown.
-        made_of_target: part of it that they make alone, where that is known apart from what is healed without them.
-        share_of_model: the same part of the whole model's error.
-        culprit: do the items explain the target's failure? None if unknown. Read of failing ISOLATED queries. REST: is
-            what disappeared from the target's error what the items left out give alone?
-        claimed: WHOLE and CLAIMED: the candidate agrees, but only within rounding at the precision that it claims.
-        items: PROFILE: status by item, of the items that could be compared.
-        local: PROFILE: items whose outputs are not what the reference makes of the values that they read there, with
-            the relative error; None if unknown.
-        error: PREFIX: error relative to that of the whole. ISOLATED: the largest relative error of an output.
         seconds: duration of the run; for a stored answer, of the run that was stored.
         verdict: passed on to whoever reads the steps; the search does not look into it.
+        detail: what only this kind of query reveals; None if nothing is known beyond the status.
     """
 
     status: Status
     signature: Signature | None = None
     why: str = ""
-    share_of_target: float | None = None
-    made_of_target: float | None = None
-    share_of_model: float | None = None
-    culprit: bool | None = None
-    claimed: bool = False
-    items: Mapping[int, Status] = field(default_factory=dict)
-    local: Mapping[int, float] | None = None
-    error: float | None = None
     seconds: float = 0.0
     verdict: Verdict | None = None
+    detail: Detail | None = None
+
+    @property
+    def share(self) -> ErrorShare:
+        """How much of the error the items account for; all fields are None if that is unknown."""
+        return self.detail if isinstance(self.detail, ErrorShare) else UNKNOWN_SHARE
+
+    @property
+    def items(self) -> ItemStatuses:
+        """Which items are wrong; without statuses if no item could be compared."""
+        return self.detail if isinstance(self.detail, ItemStatuses) else NO_ITEMS
+
+    @property
+    def agrees_only_as_claimed(self) -> bool:
+        """Whether the candidate agrees only at the precision that it claims."""
+        return isinstance(self.detail, ClaimedAgreement)
+
+    @property
+    def prefix_error(self) -> float | None:
+        """Error of a prefix, relative to that of the full model."""
+        return self.detail.relative if isinstance(self.detail, PrefixError) else None
 
 
 class Ahead(Protocol):

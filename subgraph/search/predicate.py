@@ -40,11 +40,11 @@ def outcome_of(answer: Answer, signature: Signature | None) -> RegionOutcome:
     if signature is None:
         return RegionOutcome.UNRESOLVED if answer.signature is Signature.REFUSED else RegionOutcome(answer.status)
     if answer.signature in NO_OUTPUT:
-        explains = answer.signature is signature or answer.culprit is True
+        explains = answer.signature is signature or answer.share.is_culprit is True
         return RegionOutcome.FAIL if explains else RegionOutcome.UNRESOLVED
     if answer.signature is None or answer.status is Status.UNRESOLVED:
         return RegionOutcome.UNRESOLVED
     if answer.signature is Signature.PRECISION is signature:
         return RegionOutcome.MINOR  # rounding everywhere: no piece is to blame
-    explains = answer.culprit is True or (answer.signature is signature and signature in NO_ERROR)
+    explains = answer.share.is_culprit is True or (answer.signature is signature and signature in NO_ERROR)
     return RegionOutcome.FAIL if explains else RegionOutcome.MINOR

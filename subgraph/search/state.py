@@ -241,7 +241,7 @@ class SearchState:
         if explained is not None:
             return explained
         answer = self.memo.get(replace(query, explain=False))
-        return None if answer is None or (query.explain and answer.share_of_target is None) else answer
+        return None if answer is None or (query.explain and answer.share.of_target is None) else answer
 
     def _require_output(self) -> Search[None]:
         """Run the whole again: does it still give output?"""

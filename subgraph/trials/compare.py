@@ -313,59 +313,64 @@ def _deviations(trials: Trials, rows: Sequence[ComparisonRow]) -> Iterator[Devia
 
 def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only_in_place: bool) -> Comparison:
     """Compare the tensors by the present criterion."""
-    names = chosen(trials.model, at)
-    trials.model.values.need([*trials.model.graph.outputs, *names])
+    model = trials.model
+    names = chosen(model, at)
+    model.values.need([*model.graph.outputs, *names])
     changed = drop_if_changed(trials)
     if changed:
         log.warning("%s", changed)
-    made: dict[int, list[str]] = {}
+    tensors: dict[int, list[str]] = {}
     for name in names:
-        made.setdefault(trials.model.graph.maker[name], []).append(name)
-    nodes = {i: _node_region(trials.model, i, some) for i, some in made.items()}
-    probes = list(nodes)
-    if only_in_place:
-        probes = []
-    elif trials.processes.merges_cuts:
-        probes = probes[: max(PROBES, jobs)]
+        tensors.setdefault(model.graph.maker[name], []).append(name)
+    nodes = {i: _node_region(model, i, of_node) for i, of_node in tensors.items()}
+    probes = [] if only_in_place else _probes(trials, nodes, jobs)
     rows: list[ComparisonRow] = []
     with ParallelRuns(trials, jobs) as runs:
-        runs.begin(trials.model.whole(), trials.model.whole(names), *(region for i in probes if (region := nodes[i])))
-        whole_result = runs.result(trials.model.whole())
+        runs.begin(model.whole(), model.whole(names), *(region for i in probes if (region := nodes[i])))
+        whole_result = runs.result(model.whole())
         require_usable(trials, whole_result)
-        whole, in_place = (
-            trials.judge.verdict(trials.model.whole(), whole_result),
-            runs.verdict(trials.model.whole(names)),
-        )
-        alone = (
-            ((i, None) for i in nodes)
-            if only_in_place
-            else _told(trials.model, _alone(runs, nodes, probes), len(nodes))
-        )
+        whole = trials.judge.verdict(model.whole(), whole_result)
+        in_place = runs.verdict(model.whole(names))
+        alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
+        if not only_in_place:
+            alone = _told(model, _alone(runs, nodes, probes), len(nodes))
         for i, verdict in alone:
-            rows += [_row(trials.model, i, name, in_place, verdict) for name in made[i]]
-            if fail_fast and any(r.failing for r in rows):
+            rows += [_row(model, i, name, in_place, verdict) for name in tensors[i]]
+            if fail_fast and any(row.failing for row in rows):
                 break
     comparison = Comparison(
         whole,
         in_place,
-        ranking(trials.model, whole_result),
+        ranking(model, whole_result),
         tuple(rows),
-        len(rows) < len(names),
+        stopped=len(rows) < len(names),
         notes=tuple(filter(None, (changed, age(trials), NOT_ALONE if only_in_place else ""))),
         forms=trials.ask.forms,
         score=trials.judge.score_of(whole_result, whole),
     )
     comparison = _with_scores(trials, _with_providers(trials, comparison), nodes)
+    return _with_likeness(trials, comparison, nodes, names)
+
+
+def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
+    """Nodes that run alone at once: the first ones, if the candidate could run the remaining nodes as merged cuts."""
+    probes = list(nodes)
+    return probes[: max(PROBES, jobs)] if trials.processes.merges_cuts else probes
+
+
+def _with_likeness(
+    trials: Trials, comparison: Comparison, nodes: Mapping[int, Region | None], names: Sequence[str]
+) -> Comparison:
+    """The comparison with what would make the first bad tensor equal."""
     bad = comparison.first_bad
     if bad is None:
         return comparison
     node = nodes[bad.index]
-    output = None
     if node and bad.alone and bad.alone.status is Status.FAIL:
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:
         output = WrongOutput(trials, trials.model.whole(names), bad.in_place)
-    if output is None:
+    else:
         return comparison
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
 

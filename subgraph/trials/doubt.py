@@ -124,7 +124,7 @@ class NodeEvidence:
 
     @property
     def explanation(self) -> str:
-        """`within approximate kernels (38 Conv, up to 8e-04 of the scale)`; "" if they do not explain all deviations."""
+        """`within approximate kernels (38 Conv, up to 8e-04 of the scale)`; "" if a deviation has another reason."""
         if not self.deviations or not self.is_excused:
             return ""
         kinds = Counter(op for deviation in self.deviations for op in deviation.approximated)

@@ -42,7 +42,7 @@ class ModelWriter:
         )
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
-        """The form in which the candidate is given a region; `full_model_form` is the preferred one of the full model."""
+        """The form in which the candidate is given a region; `full_model_form`: that of the full model."""
         whole = self.model.whole()
         if region.nodes != whole.nodes:
             return Form.CUT

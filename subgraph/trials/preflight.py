@@ -61,7 +61,8 @@ def _require_one_operator(trials: Trials, *, compares: bool) -> None:
         result = _run_one(trials, operator, dtype)
         if any(result.tensors):
             if compares and (other := _other_form(result.tensors[0]["y"].array(), _ramp(operator, dtype))):
-                what = f"candidate {clean(trials.runtime.candidate.name)}: its outputs are {other}, as one {operator} shows"
+                name = clean(trials.runtime.candidate.name)
+                what = f"candidate {name}: its outputs are {other}, as one {operator} shows"
                 word = "big" if other == BIG_ENDIAN else other
                 raise BackendError(
                     what, f"declare it: -c 'cmd[outputs={word}]:…', or outputs = \"{word}\" in subcut.toml"

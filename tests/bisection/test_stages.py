@@ -14,7 +14,8 @@ from tests.helpers import text_models
 
 # Its shapes are computed by nodes that are constants in a frozen cut.
 SHAPES = """g (float[N,4] x) => (float[N,2,2] y) {
-    [s] s = Shape(x) [z] z = Constant<value=int64[1] {0}>() [n] n = Gather(s, z) [t] t = Constant<value=int64[2] {2,2}>()
+    [s] s = Shape(x) [z] z = Constant<value=int64[1] {0}>() [n] n = Gather(s, z)
+    [t] t = Constant<value=int64[2] {2,2}>()
     [u] u = Concat<axis=0>(n, t) [a] a = Abs(x) [r] r = Reshape(a, u) [b] b = Neg(r) [y] y = Exp(b)
 }"""
 # Wrong only where the shape is computed in the model: no frozen region fails.

@@ -24,9 +24,9 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
+from subgraph.trials.ask import Processes
 from subgraph.trials.compare import compare_tensors
 from subgraph.trials.similar_outputs import WrongOutput
-from subgraph.trials.ask import Processes
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models

@@ -11,7 +11,7 @@ from fixtures.scenarios import FAMILIES, Candidate, Fault, Scenario, chain, scen
 from fixtures.scenarios.workers import Workers, lognormal, run_with
 from subgraph.search import Answer, Purpose, Query, QueryKind, Settings, search
 from subgraph.search.lookahead import plan
-from subgraph.search.oracle import Ahead
+from subgraph.search.oracle import Ahead, ItemStatuses
 from subgraph.verdict import Signature, Status
 
 N = 256
@@ -75,7 +75,9 @@ def test_what_is_known_is_not_guessed() -> None:
 
     def expect(ahead: Ahead) -> None:
         whole, profile = Query(QueryKind.WHOLE), Query(QueryKind.PROFILE, tuple(range(N)))
-        fails, shows = (Answer(Status.FAIL, Signature.MISMATCH, items=items) for items in ({}, {7: Status.FAIL}))
+        fails, shows = (
+            Answer(Status.FAIL, Signature.MISMATCH, detail=ItemStatuses(items)) for items in ({}, {7: Status.FAIL})
+        )
         named.append(list(itertools.islice(ahead({}, {whole: fails, profile: shows}), 4)))
 
     going = search(chain(N), Candidate(at(7)), Settings(expect=expect))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
 from subgraph.search import flaky, order
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Query, QueryKind
+from subgraph.search.oracle import Answer, ErrorShare, ItemStatuses, Query, QueryKind
 from subgraph.search.passes import gallop, halve, profile, shrink
 from subgraph.search.predicate import NO_OUTPUT, RegionOutcome, outcome_of
 from subgraph.search.state import Search, SearchState, SearchStopped, Settings
@@ -115,9 +115,9 @@ def test_shrinking_gives_exactly_the_fault(seed: int, n: int, data: st.DataObjec
 def test_a_profile_is_read_through_what_it_does_not_see() -> None:
     state = new_state(faulty(chain(6)))
     seen = {0: Status.AGREE, 1: Status.FAIL, 3: Status.FAIL, 4: Status.FAIL}
-    shown = profile.read(state, tuple(range(6)), Answer(Status.FAIL, items=seen))
+    shown = profile.read(state, tuple(range(6)), Answer(Status.FAIL, detail=ItemStatuses(seen)))
     assert shown.hints == (1,) and not shown.everywhere
-    refused, vanished = Answer(Status.UNRESOLVED), Answer(Status.AGREE, items={0: Status.AGREE})
+    refused, vanished = Answer(Status.UNRESOLVED), Answer(Status.AGREE, detail=ItemStatuses({0: Status.AGREE}))
     assert profile.read(state, (0,), refused).outcome is profile.ProfileOutcome.REFUSED
     assert profile.read(state, (0,), vanished).outcome is profile.ProfileOutcome.VANISHED
 
@@ -180,7 +180,7 @@ SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
 def test_outcome_of_an_answer(
     status: Status, signature: Signature | None, culprit: bool | None, target: Signature, expected: RegionOutcome
 ) -> None:
-    assert outcome_of(Answer(status, signature, culprit=culprit), target) is expected
+    assert outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target) is expected
     assert len(NO_OUTPUT) == 3
 
 

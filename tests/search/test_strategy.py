@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run, scenario
 from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
+from subgraph.search.oracle import ClaimedAgreement, ErrorShare
 from subgraph.search.passes.everywhere import LOOKED_AT
 from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
@@ -116,7 +117,7 @@ def test_it_fails_only_as_a_whole() -> None:
 
 def test_agreement_within_the_claimed_precision() -> None:
     def claims(ask: Query, answer: Answer) -> Answer:
-        return replace(answer, claimed=True) if ask.kind is QueryKind.WHOLE else answer
+        return replace(answer, detail=ClaimedAgreement()) if ask.kind is QueryKind.WHOLE else answer
 
     findings = ended(chain(9), Tweaked(faulty(chain(9)), claims))
     assert findings.outcome is Outcome.CLAIMED
@@ -145,7 +146,7 @@ def test_an_unexplained_failure_is_never_a_pass() -> None:
 
     def unknown(ask: Query, answer: Answer) -> Answer:
         small = ask.kind is QueryKind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
-        return replace(answer, culprit=None) if small else answer
+        return replace(answer, detail=replace(answer.share, is_culprit=None)) if small else answer
 
     findings = ended(chain(64), Tweaked(faulty(chain(64), {11}), unknown))
     (finding,) = findings.findings
@@ -174,7 +175,11 @@ def test_a_worker_that_went_wrong_is_found_out() -> None:
 
     def used(ask: Query, answer: Answer) -> Answer:
         bad = ask.kind is QueryKind.ISOLATED and not ask.fresh and 3 in ask.items
-        return Answer(Status.FAIL, Signature.MISMATCH, share_of_target=1.0, culprit=True) if bad else answer
+        return (
+            Answer(Status.FAIL, Signature.MISMATCH, detail=ErrorShare(of_target=1.0, is_culprit=True))
+            if bad
+            else answer
+        )
 
     findings = ended(chain(50), Tweaked(faulty(chain(50), {33}), used))
     assert [(f.items, f.kind) for f in findings.findings] == [((33,), FindingKind.CULPRIT)]

@@ -24,7 +24,7 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
-from subgraph.search.oracle import Ahead, Items
+from subgraph.search.oracle import Ahead, ErrorShare, Items, ItemStatuses
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
@@ -257,7 +257,7 @@ class ManualOracle(NodeOracle):
             statuses = dict.fromkeys(local, Status.FAIL)
         if Status.FAIL not in statuses.values():
             return None
-        return Answer(Status.FAIL, Signature.MISMATCH, "recorded", items=statuses, local=local or None)
+        return Answer(Status.FAIL, Signature.MISMATCH, "recorded", detail=ItemStatuses(statuses, local or None))
 
     def _hints_of(self, evidence: RecordedEvidence) -> tuple[dict[int, Status], dict[int, float]]:
         """Per item, is it wrong in place? Which add an error, and how large a one?
@@ -306,16 +306,16 @@ class ManualOracle(NodeOracle):
         self.probe_runs += 1
         if not answer.verdict.outputs:
             return None
-        if answer.local is not None:
-            return dict(answer.local)
-        wrong, parents = {k for k in items if answer.items.get(k) is Status.FAIL}, self.parents
+        if answer.items.local_errors is not None:
+            return dict(answer.items.local_errors)
+        wrong, parents = {k for k in items if answer.items.statuses.get(k) is Status.FAIL}, self.parents
         return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         whole = self.run_result(self.trials.model.whole())
         if result.failure or whole.failure:  # only said to be good or bad: there is no error to attribute
             fails = answer.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
-            return replace(answer, culprit=fails or None)
+            return replace(answer, detail=ErrorShare(is_culprit=fails or None))
         with self.recorded.asking(answer.status is Status.FAIL):
             return super()._with_share(query, region, result, answer)
 

@@ -39,7 +39,7 @@ A region that quantizes what it computes (QuantizeLinear and its kind) is held t
 claims: perturbed runs move 1 % of the elements behind each quantizer by one step as well, 8 of them; k is 3, the cap
 0.2, q half a step of an output that was just dequantized, and X bounds nothing. Where the n of a model's output is
 beyond its cap, or only steps explain that the output is, it is unresolved, with the label "steps": the pieces between
-the quantizers decide (`trials.pieces`). The steps themselves may be off by one anywhere, by more where perturbed runs
+the quantizers decide (`trials.doubt`). The steps themselves may be off by one anywhere, by more where perturbed runs
 show half as much.
 
 An output of the model without slices, of fewer than 100 numbers, is judged over its samples as well, as a batch, where

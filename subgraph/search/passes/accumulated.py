@@ -70,7 +70,7 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     ):
         return list(findings)
     contributors = [(f.items, f.share_of_model or 0.0) for f in culprits]
-    minor = ((items, answer.share_of_model or 0.0) for items, answer in state.irrelevant.items())
+    minor = ((items, answer.share.of_model or 0.0) for items, answer in state.irrelevant.items())
     contributors += [(items, share) for items, share in minor if share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
     failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
@@ -98,9 +98,10 @@ def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search
     for piece in pieces:
         (a,) = yield from state.ask(Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)])
         fails = state.outcome(piece, a) is RegionOutcome.FAIL
-        if fails and (not graded or a.share_of_target is None or a.share_of_target >= CULPRIT_SHARE):
+        share = a.share.of_target
+        if fails and (not graded or share is None or share >= CULPRIT_SHARE):
             return None
-        shares.append(a.share_of_target or 0.0)
+        shares.append(share or 0.0)
     return shares
 
 
@@ -109,7 +110,8 @@ def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
     queries = [state.in_place(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
     answers = yield from state.one_by_one(Purpose.GROWTH, queries)
-    return tuple((j, a.error) for j, a in zip(sizes, answers, strict=True) if a.error is not None)
+    errors = [(size, answer.prefix_error) for size, answer in zip(sizes, answers, strict=True)]
+    return tuple((size, error) for size, error in errors if error is not None)
 
 
 def _largest(

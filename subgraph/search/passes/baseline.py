@@ -80,7 +80,7 @@ def summed(answers: Sequence[Answer]) -> Baseline:
     signature = failures.most_common(1)[0][0] if failures else None
     decisive = next((a for a in answers if a.signature is signature and _fails(a)), answers[0])
     agrees = all(a.status is Status.AGREE for a in answers)
-    claimed = agrees and any(a.claimed for a in answers)
+    claimed = agrees and any(a.agrees_only_as_claimed for a in answers)
     return Baseline(signature, failures[signature] if failures else 0, len(answers), agrees, claimed, decisive.why)
 
 

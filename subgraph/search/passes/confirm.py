@@ -172,7 +172,7 @@ def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tu
         smallest.items,
         answer.signature or state.signature,  # alone the region may fail in another way
         smallest.certified,
-        None if state.no_output else answer.share_of_model,
+        None if state.no_output else answer.share.of_model,
         runs,
         neighbour=next(reversed(smallest.neighbours(RegionOutcome.AGREE)), None),
         doubtful=smallest.dropped(RegionOutcome.UNRESOLVED),

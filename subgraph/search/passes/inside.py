@@ -28,7 +28,7 @@ def look_inside(progress: Progress) -> Search[None]:
     """
     state, scope = progress.state, progress.scope
     (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)])
-    if not answer.items:
+    if not answer.items.statuses:
         why = answer.why or answer.signature or "none came back"
         state.notes.append((f"intermediate tensors could not be read: {why}", ()))
         return

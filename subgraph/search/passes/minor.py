@@ -32,12 +32,12 @@ def is_culprit(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     if state.no_output or state.signature is Signature.PRECISION:
         return False
     answer = yield from state.tail(Purpose.TAIL, tuple(k for k in base if k not in piece))
-    if answer.culprit:
+    if answer.share.is_culprit:
         state.proven[piece] = CANCELS
-    return answer.culprit is True
+    return answer.share.is_culprit is True
 
 
 def alike_inside(state: SearchState, item: int, local: float | None) -> bool:
     """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it explains."""
-    alone = state.answer_to((item,)).error
+    alone = state.answer_to((item,)).share.largest_error
     return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)

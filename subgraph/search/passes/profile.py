@@ -58,11 +58,11 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
 
     Complexity: O(items + edges).
     """
-    if not answer.items:
+    if not answer.items.statuses:
         return Profile(ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED)
     inside, tainted, hints, wrong = set(scope), set[int](), list[int](), list[int]()
     for k in scope:
-        status = answer.items.get(k)
+        status = answer.items.statuses.get(k)
         below = any(p in tainted for p in state.parents[k] if p in inside)
         if status is Status.FAIL:
             wrong.append(k)
@@ -73,8 +73,9 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
             tainted.add(k)
     if not hints:
         return Profile(ProfileOutcome.VANISHED)
-    everywhere = len(wrong) >= EVERYWHERE * len(answer.items)
-    local = {k: answer.local[k] for k in scope if answer.local and k in answer.local}
+    everywhere = len(wrong) >= EVERYWHERE * len(answer.items.statuses)
+    errors = answer.items.local_errors or {}
+    local = {k: errors[k] for k in scope if k in errors}
     if not local or len(local) > MAX_LOCAL:
         return Profile(ProfileOutcome.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
     return Profile(ProfileOutcome.SHOWN, tuple(local), everywhere, local, tuple(wrong))

@@ -89,7 +89,9 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
     """Does a neighbour that does not fail make most of the region's error? That without it all is healed is no sign."""
     whole, part = state.answer_to(region), state.answer_to(neighbour)
-    share, rest = whole.share_of_target, part.share_of_target if part.made_of_target is None else part.made_of_target
+    share, rest = whole.share.of_target, part.share.made_of_target
+    if rest is None:
+        rest = part.share.of_target
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
 
 
