@@ -39,9 +39,9 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         graph = load(home / "net.onnx")
         with (
             open_runs(graph, RecordingOptions((RecordedFolder(home / "dump"),)), Feeding()) as recorded,
-            recorded.trials(graph, reference, home / "out") as (trials, runs),
+            recorded.open_judge(graph, reference, home / "out") as (judge, runs),
         ):
-            found = interval.find_intervals(compare.compare_run(trials, runs[0]))
+            found = interval.find_intervals(compare.compare_run(judge, runs[0]))
         if not found:
             return False, 0
         nodes = found[0].region.nodes

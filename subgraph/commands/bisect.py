@@ -138,7 +138,7 @@ def opened(
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials)
         suspects = known.log_known(graph, setup.candidate) if setup.candidate.has_process else []
-        weights = weights_of(trials, runs) if recordings else None
+        weights = weights_of(trials.judge, runs) if recordings else None
         command = command_line()
         if limits.max_time is not None:
             limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), MIN_SECONDS))

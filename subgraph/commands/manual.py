@@ -126,7 +126,7 @@ def start(
         trials = stack.enter_context(open_trials(graph, setup, reference))
         advance.check(manual, trials)
         if runs:
-            manual.recorded = evidence_of(trials, runs, criterion, request.command)
+            manual.recorded = evidence_of(trials.judge, runs, criterion, request.command)
         advance.make_folder(folder)
         stack.enter_context(sessions.locked(folder))
         sessions.require_none(folder, result.force)  # another command may have begun one meanwhile

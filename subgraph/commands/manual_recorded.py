@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from subgraph.recordings.run_comparison import RunComparison
     from subgraph.recordings.runs import RecordedRun, RecordedRuns
     from subgraph.storage.tensors import Record
-    from subgraph.trials.trial import Trials
+    from subgraph.trials.judge import Judge
 
 MAX_PLACES = 4  # at which the search looks before it halves
 
 
-def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
+def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
     """What the recording of a device tells; files of the outputs lie in the scratch folder.
 
     Raises:
@@ -32,17 +32,17 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples, run_of_device
 
-    (run,) = limit_samples([run_of_device(runs)], len(trials.model.values.samples))
-    compared = compare_run(trials, run)
+    (run,) = limit_samples([run_of_device(runs)], len(judge.model.values.samples))
+    compared = compare_run(judge, run)
     other = compared.other_input
     if compared.wrong_input or other:
         what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
         raise InputError(what, "-i what the device was fed; or start without --recorded")
-    graph = trials.model.graph
+    graph = judge.model.graph
     weights = interval.node_weights(graph)
     intervals = interval.find_intervals(compared, weights)
     document = result_folder.document(
-        trials, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
+        judge, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
     )
     own_errors: dict[str, float] = {}
     places = [i for i in intervals if i.adds_error is not False][:MAX_PLACES]
@@ -64,13 +64,13 @@ def precision_of(recorded: RecordedRuns) -> str | None:
 
 def _outputs(compared: RunComparison) -> list[list[Record]]:
     """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
-    trials, rows = compared.trials, compared.rows
-    names = trials.model.whole().outputs
+    model, rows = compared.judge.model, compared.rows
+    names = model.whole().outputs
     if not all(name in rows and rows[name].compared and name in m.matches for name in names for m in compared.matched):
         return []
-    if len(compared.matched) != len(trials.model.values.samples):
+    if len(compared.matched) != len(model.values.samples):
         return []
-    folders = [trials.model.new_folder() for _ in compared.matched]
+    folders = [model.new_folder() for _ in compared.matched]
     return [
         [matched.save(name, folder, f"o{i}") for i, name in enumerate(names)]
         for matched, folder in zip(compared.matched, folders, strict=True)

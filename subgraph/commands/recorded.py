@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     )
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
+    from subgraph.trials.judge import Judge
     from subgraph.trials.reference_model import ReferenceModel
-    from subgraph.trials.trial import Trials
     from subgraph.verdict import Judgement
 
 MSACCUCMP = "msaccucmp"
@@ -165,15 +165,15 @@ def compare_recorded(
     npu = criterion == MSACCUCMP
     with (
         asked.reference() as reference, runs.open_runs(graph := load(path), recordings, feeding) as recorded,
-        recorded.trials(graph, reference, asked.output, criterion) as (trials, limited),
+        recorded.open_judge(graph, reference, asked.output, criterion) as (judge, limited),
     ):  # fmt: skip
-        names = chosen(trials.model, choice.words(trials.model))
-        compared = compare_runs(trials, limited, Choice(names, choice.fail_fast, accuracy=npu))
+        names = chosen(judge.model, choice.words(judge.model))
+        compared = compare_runs(judge, limited, Choice(names, choice.fail_fast, accuracy=npu))
         compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
-        comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
+        comparison = document(judge, compared, names, criterion, command_line(), stopped=choice.fail_fast)
         if choice.save:
             save_values((p for c in compared for p in value_pairs(c, names)), free_values(choice.save))
-        tables = [msaccucmp.accuracy_rows(trials.model, c, names) if npu and c.matched else [] for c in compared]
+        tables = [msaccucmp.accuracy_rows(judge.model, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     place = ResultPlace(asked.output, f"compare-{recordings.name}{'-at' if choice.is_part else ''}")
     shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
@@ -199,16 +199,16 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
                               "recorded": [str(p) for p in recordings.paths], "inputs": feeding.inputs})  # fmt: skip
         place = case.free_place(place, case.source_of(graph), reads)
-        with recorded.trials(graph, reference, parent, criterion, freeze) as (outer, limited):
+        with recorded.open_judge(graph, reference, parent, criterion, freeze) as (outer, limited):
             compared = compare_runs(outer, limited)
             narrowed = to_narrow(compared)
-            trials = narrowed.trials
+            judge = narrowed.judge
             reasons = interval.known_troubles(graph)
             intervals = interval.find_intervals(narrowed, interval.node_weights(graph))
-            document = result_folder.document(trials, compared, narrowed, intervals, criterion, command_line(), reasons)
+            document = result_folder.document(judge, compared, narrowed, intervals, criterion, command_line(), reasons)
             if intervals:
                 document = result_folder.save(
-                    trials.model, narrowed, intervals, document, place, request, fed,
+                    judge.model, narrowed, intervals, document, place, request, fed,
                     lambda saved: next_commands(saved, narrowed, recordings, fed),
                 )  # fmt: skip
         if not intervals:  # beside an earlier finding, not in its place
@@ -230,10 +230,10 @@ def cut_recorded(
     with runs.open_runs(graph, recordings, request.feeding) as recorded:
         fed = recorded.feeding
         one = runs.RecordedRuns([runs.run_of_device(recorded.runs)], fed)
-        with one.trials(graph, reference, place.parent, freeze=request.freeze) as (trials, (run,)):
+        with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (judge, (run,)):
             assert run.recording
             recording = RecordingEntry(run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records))
-            cuts = cut.write_recorded_case(graph, request, place, trials, match_best(trials, run), recording)
+            cuts = cut.write_recorded_case(graph, request, place, judge, match_best(judge, run), recording)
     for case in cuts:
         case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
@@ -247,14 +247,14 @@ def _of_module(asked: Asked, recordings: RecordingOptions) -> Asked:
     return replace(asked, translated=True) if of_module else asked
 
 
-def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
+def weights_of(judge: Judge, runs: Sequence[RecordedRun]) -> dict[int, float]:
     """How likely each node is to blame, by its index, as recordings tell."""
     from subgraph.recordings import interval
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples
 
-    samples = len(trials.model.values.samples)
-    return interval.interval_weights([compare_run(trials, r) for r in limit_samples(runs, samples) if not r.missing])
+    samples = len(judge.model.values.samples)
+    return interval.interval_weights([compare_run(judge, r) for r in limit_samples(runs, samples) if not r.missing])
 
 
 def interval_text(document: IntervalDocument) -> str:

@@ -15,7 +15,7 @@ from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
-from subgraph.comparison.judge import judge
+from subgraph.comparison.judge import judge as judge_values
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
@@ -38,8 +38,8 @@ from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
+from subgraph.trials.judge import Judge
 from subgraph.trials.similar_outputs import fed_with
-from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
 
@@ -71,7 +71,7 @@ class Choice:
 ALL = Choice()
 
 
-def compare_run(trials: Trials, run: RecordedRun, choice: Choice = ALL) -> RunComparison:
+def compare_run(judge: Judge, run: RecordedRun, choice: Choice = ALL) -> RunComparison:
     """Judge what one run recorded, at the precision that it claims.
 
     Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on disk.
@@ -80,39 +80,39 @@ def compare_run(trials: Trials, run: RecordedRun, choice: Choice = ALL) -> RunCo
         InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
     try:
-        compared = _compared(trials, run, choice)
+        compared = _compared(judge, run, choice)
     except InputError:
-        if fed := _fed_otherwise(trials, run, None, choice):
+        if fed := _fed_otherwise(judge, run, None, choice):
             return fed
         raise
     if not _wrong_first(compared):
         return compared
-    return _fed_otherwise(trials, run, compared, choice) or compared
+    return _fed_otherwise(judge, run, compared, choice) or compared
 
 
-def _compared(trials: Trials, run: RecordedRun, choice: Choice) -> RunComparison:
+def _compared(judge: Judge, run: RecordedRun, choice: Choice) -> RunComparison:
     """The run compared, with the matches that leave the least unexplained."""
-    matched, compared = _best(trials, run)
+    matched, compared = _best(judge, run)
     is_all = replace(choice, earlier=choice.earlier or ()) == ALL
     if not is_all:
-        return _judged(trials, run, matched, choice)
-    compared = compared or _judged(trials, run, matched, ALL)
+        return _judged(judge, run, matched, choice)
+    compared = compared or _judged(judge, run, matched, ALL)
     if _unexplained(compared) < MANY:
         return compared
-    others = (_judged(trials, run, m, ALL) for m in _followed(run, matched, every=True))
+    others = (_judged(judge, run, m, ALL) for m in _followed(run, matched, every=True))
     return min((compared, *others), key=_unexplained)
 
 
-def match_best(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
+def match_best(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """As `match_run`; where names and values leave doubt, the matches that leave the least unexplained."""
-    return _best(trials, run)[0]
+    return _best(judge, run)[0]
 
 
-def _best(trials: Trials, run: RecordedRun) -> tuple[tuple[MatchedSample, ...], RunComparison | None]:
+def _best(judge: Judge, run: RecordedRun) -> tuple[tuple[MatchedSample, ...], RunComparison | None]:
     """The matches by names and values, or by the nodes; with the comparison, where both were compared."""
-    matched = match_run(trials, run)
+    matched = match_run(judge, run)
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    found = [(m, _judged(trials, run, m, ALL)) for other in _followed(run, matched) for m in (matched, other)]
+    found = [(m, _judged(judge, run, m, ALL)) for other in _followed(run, matched) for m in (matched, other)]
     best, compared = min(
         found, key=lambda pair: (_unexplained(pair[1]), not _contradicts(pair[0])), default=(matched, None)
     )
@@ -142,11 +142,11 @@ def _unexplained(compared: RunComparison) -> int:
     return wrong + len(compared.left_out(Reason.UNMATCHED)) + exchanged
 
 
-def _judged(trials: Trials, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice) -> RunComparison:
-    graph = trials.model.graph
-    recorded = [n for n in trials.model.tensors() if any(n in m.matches for m in matched)]
+def _judged(judge: Judge, run: RecordedRun, matched: Sequence[MatchedSample], choice: Choice) -> RunComparison:
+    graph = judge.model.graph
+    recorded = [n for n in judge.model.tensors() if any(n in m.matches for m in matched)]
     wanted = recorded if choice.only is None else [n for n in recorded if n in choice.only]
-    judging = _Judging(trials, list(matched), recorded, Precision(run.precision or trials.judge.precision), choice)
+    judging = _Judging(judge, list(matched), recorded, Precision(run.precision or judge.precision), choice)
     rows: dict[str, TensorRow] = {}
     for name in wanted:
         rows[name] = judging.in_place(name)
@@ -155,33 +155,35 @@ def _judged(trials: Trials, run: RecordedRun, matched: Sequence[MatchedSample], 
     rows |= judging.isolated([row for row in rows.values() if row.failing])
     fed = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
     inputs = {n: row for n, row in fed.items() if row.in_place}
-    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(trials.model.tensors()))
-    unseen = tuple(n for n in trials.model.tensors() if n in graph.outputs and n not in recorded)
+    whole = not choice.fail_fast and (choice.only is None or len(set(choice.only)) == len(judge.model.tensors()))
+    unseen = tuple(n for n in judge.model.tensors() if n in graph.outputs and n not in recorded)
     return RunComparison(
-        trials, run, tuple(judging.matched), rows, inputs, unseen, len(trials.model.tensors()) if whole else 0
+        judge, run, tuple(judging.matched), rows, inputs, unseen, len(judge.model.tensors()) if whole else 0
     )
 
 
 def _wrong_first(compared: RunComparison) -> bool:
     """Is a tensor wrong though none of those recorded before it is?"""
-    graph = compared.trials.model.graph
+    graph = compared.judge.model.graph
     first = {n for name in graph.inputs for n in first_recorded(graph, name, compared.rows)}
     return any(compared.rows[n].failing for n in first)
 
 
 def _fed_otherwise(
-    trials: Trials, run: RecordedRun, compared: RunComparison | None, choice: Choice
+    judge: Judge, run: RecordedRun, compared: RunComparison | None, choice: Choice
 ) -> RunComparison | None:
     """The run compared with what the reference gives for a misread input, if the first tensors agree with that.
 
     `compared`: with the user's input; None where nothing of it is of the model.
     """
-    misread = find_misread_input(trials, run, compared) if run.recording else None
-    fed = _compared(fed_with(trials, misread), run, choice) if misread else None
-    return replace(fed, wrong_input=misread.sentence(trials)) if misread and fed and not _wrong_first(fed) else None
+    misread = find_misread_input(judge, run, compared) if run.recording else None
+    fed = _compared(fed_with(judge, misread), run, choice) if misread else None
+    return (
+        replace(fed, wrong_input=misread.sentence(judge.model)) if misread and fed and not _wrong_first(fed) else None
+    )
 
 
-def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
+def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """Per sample, which tensors of the model a run holds; none for a run that is missing.
 
     Raises:
@@ -189,40 +191,40 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedSample, ...]:
     """
     if run.recording is None:
         return ()
-    capture_tensors(trials.model, trials.model.graph.inputs)
-    matched = tuple(_matched(trials, run, k) for k in range(len(run.samples)))
+    capture_tensors(judge.model, judge.model.graph.inputs)
+    matched = tuple(_matched(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
         if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
             raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
-        tensors = ", ".join(trials.model.tensors()[:3])
+        tensors = ", ".join(judge.model.tensors()[:3])
         what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
         raise InputError(what, "is it a dump of another model?")
     return matched
 
 
-def _matched(trials: Trials, run: RecordedRun, k: int) -> MatchedSample:
+def _matched(judge: Judge, run: RecordedRun, k: int) -> MatchedSample:
     """One sample; where doubt is left, with what values confirm in other runs of the tool, which has the same names.
 
     Where a name that both confirm means another tensor there (the board fuses more, say), nothing is carried over.
     """
-    matched = match_sample(trials, run, k)
+    matched = match_sample(judge, run, k)
     own = confirmed_names(matched, run.name)
     others: dict[str, TensorMatch] = {}
     for sibling in run.siblings if matched.unsure else ():
         if len(sibling.samples) > k:
-            found = confirmed_names(match_sample(trials, sibling, k), sibling.name)
+            found = confirmed_names(match_sample(judge, sibling, k), sibling.name)
             if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
                 others = found | others
     confirmed = {name: match for name, match in others.items() if name not in own}
-    return match_sample(trials, run, k, confirmed) if confirmed else matched
+    return match_sample(judge, run, k, confirmed) if confirmed else matched
 
 
 @dataclass
 class _Judging:
     """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
 
-    trials: Trials
+    judge: Judge
     matched: list[MatchedSample]
     recorded: Sequence[str]
     precision: Precision
@@ -245,7 +247,7 @@ class _Judging:
         if reference is None:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
-        cast = next((cast for cast, seen in self.trials.model.unrounded.items() if seen == name), "")
+        cast = next((cast for cast, seen in self.judge.model.unrounded.items() if seen == name), "")
         told = f"the model casts it to a narrower type ({clean(cast)}), the recording does not" if cast else ""
         match = replace(match, remark=remark or told)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
@@ -264,7 +266,7 @@ class _Judging:
 
     def _beside(self, name: str, reference: Array, value: Array, k: int) -> tuple[str, Judgement | None]:
         """The nearest earlier run, fed alike, that tells this tensor, and the judgement against what it recorded."""
-        for run in reversed([c for c in self.choice.earlier if c.trials is self.trials and k < len(c.matched)]):
+        for run in reversed([c for c in self.choice.earlier if c.judge is self.judge and k < len(c.matched)]):
             row = run.rows.get(name)
             if row is None or not row.compared or name not in run.matched[k].matches:
                 continue
@@ -285,26 +287,26 @@ class _Judging:
     @cached_property
     def _random(self) -> set[str]:
         """Tensors that depend on random numbers."""
-        graph = self.trials.model.graph
+        graph = self.judge.model.graph
         return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
     def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
-        label = self.trials.model.values.labels[k]
-        is_output = name in self.trials.model.graph.outputs
+        label = self.judge.model.values.labels[k]
+        is_output = name in self.judge.model.graph.outputs
         context = OutputContext(name, self.precision, noise, is_output)
-        return judge(reference, value, self.trials.judge.rule, context, label)
+        return judge_values(reference, value, self.judge.rule, context, label)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
-        if name not in self.trials.model.graph.maker or self._noise_region is None:
+        if name not in self.judge.model.graph.maker or self._noise_region is None:
             return None
-        return self.trials.model.noise(self._noise_region, k).of(name)
+        return self.judge.model.noise(self._noise_region, k).of(name)
 
     @cached_property
     def _noise_region(self) -> Region | None:
-        region = self.trials.model.whole(self.recorded)
-        capture_tensors(self.trials.model, region.outputs)
-        size = sum(size for _, size in tensor_sizes(self.trials.model, self.trials.model.tensors()))
+        region = self.judge.model.whole(self.recorded)
+        capture_tensors(self.judge.model, region.outputs)
+        size = sum(size for _, size in tensor_sizes(self.judge.model, self.judge.model.tensors()))
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
@@ -361,15 +363,15 @@ class _Judging:
 
     def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
-        trials, region = self.trials, self._above(meant, samples)
+        judge, region = self.judge, self._above(meant, samples)
         if region is None:
             return None
-        feeds: list[dict[str, Record]] = [{} for _ in trials.model.values.records]
+        feeds: list[dict[str, Record]] = [{} for _ in judge.model.values.records]
         try:
-            capture_tensors(trials.model, region.inputs)
+            capture_tensors(judge.model, region.inputs)
             for m in samples:
                 feeds[m.k] = {n: self._save(n, m) for n in region.inputs if n in m.matches}
-            outputs = trials.model.run_on_reference(region, feeds)
+            outputs = judge.model.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s isolated: %s", meant, e.what)
             return None
@@ -383,24 +385,24 @@ class _Judging:
     def _above(self, name: str, samples: Sequence[MatchedSample]) -> Region | None:
         """The region that computes a tensor from what these samples recorded before it."""
         return regions.above_until(
-            self.trials.model.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
+            self.judge.model.graph, [name], lambda n: all(_is_certain(m.matches.get(n)) for m in samples)
         )
 
     def _judge_isolated(
         self, match: TensorMatch, meant: str, k: int, region: Region, feeds: Mapping[str, Record],
         outputs: Mapping[str, Record],
     ) -> Judgement:  # fmt: skip
-        trials = self.trials
+        judge = self.judge
         reference = outputs[meant].array()
         value, _ = match.compared(reference)
-        records = {**trials.model.values.records[k], **feeds, **outputs}  # noise around the device's own values
+        records = {**judge.model.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(
-            trials.model.graph,
+            judge.model.graph,
             region,
-            trials.model.reference,
+            judge.model.reference,
             records,
-            trials.model.scratch,
-            unrounded=trials.model.unrounded,
+            judge.model.scratch,
+            unrounded=judge.model.unrounded,
         )
         return self._judge(meant, reference, value, k, noise.of(meant))
 
@@ -412,7 +414,7 @@ class _Judging:
 
     @cached_property
     def _folder(self) -> Path:
-        return numbered_folder(self.trials.model.scratch, "recorded")
+        return numbered_folder(self.judge.model.scratch, "recorded")
 
 
 def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:

@@ -23,7 +23,7 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Sample
 from subgraph.storage.tensors import Record, copied
 from subgraph.text import clean
-from subgraph.trials.trial import Trials
+from subgraph.trials.judge import Judge
 
 ASCEND = ("ascend", "ascend-converted")
 AIPP = "the data layer is cut away: compile this cut without AIPP (no --insert_op_conf); its inputs are what AIPP gave"
@@ -33,7 +33,7 @@ AIPP = "the data layer is cut away: compile this cut without AIPP (no --insert_o
 class RecordedValues:
     """A `write_case.RecordedSource`: recorded tensors enter the region; where none was recorded, the reference's."""
 
-    trials: Trials
+    judge: Judge
     matched: Sequence[MatchedSample]
     region: Region
     folder: Path
@@ -42,14 +42,14 @@ class RecordedValues:
     @property
     def samples(self) -> Sequence[Sample]:
         """What the reference was fed."""
-        return self.trials.model.values.samples
+        return self.judge.model.values.samples
 
     def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """As `ReferenceValues.copy_to`."""
         inputs = [self._inputs(k) for k in range(len(self.samples))]
-        outputs = self.trials.model.run_on_reference(self.region, inputs)
-        captured_names = self.trials.model.values.records[0]
-        placed = self.trials.model.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
+        outputs = self.judge.model.run_on_reference(self.region, inputs)
+        captured_names = self.judge.model.values.records[0]
+        placed = self.judge.model.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)
@@ -63,7 +63,7 @@ class RecordedValues:
 
         Raises UsageError: one was not recorded; says which, and where a cut could start instead.
         """
-        graph, matches = self.trials.model.graph, self.matched[k].matches
+        graph, matches = self.judge.model.graph, self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
             wider = regions.above_until(graph, lacking, lambda n: n in matches)
@@ -75,10 +75,10 @@ class RecordedValues:
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with absolute paths."""
-        graph, out = self.trials.model.graph, []
+        graph, out = self.judge.model.graph, []
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
-            capture_tensors(self.trials.model, names)
+            capture_tensors(self.judge.model, names)
             out.append(m.save_all(names, folder / str(k), stems))
         return out
 
@@ -87,7 +87,7 @@ def write_recorded_case(
     graph: Graph,
     request: CaseRequest,
     place: ResultPlace,
-    trials: Trials,
+    judge: Judge,
     matched: Sequence[MatchedSample],
     recording: RecordingEntry,
 ) -> list[Case]:
@@ -97,10 +97,10 @@ def write_recorded_case(
         UsageError: the recording lacks an input of the cut. SubcutError: as `write_case.extract`.
     """
     region, place = write_case.chosen(graph, request, place)
-    trials.model.values.need([*region.inputs, *region.shapes, *region.outputs])
+    judge.model.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: m.entry.file for n, m in matched[0].matches.items() if n in region.inputs}
-    values = RecordedValues(trials, matched, region, trials.model.new_folder(), replace(recording, files=files))
-    return write_case.write_region(graph, region, request, place, trials.model.reference, device=values)
+    values = RecordedValues(judge, matched, region, judge.model.new_folder(), replace(recording, files=files))
+    return write_case.write_region(graph, region, request, place, judge.model.reference, device=values)
 
 
 def compiler_hint(manifest: Mapping[str, Any]) -> str:

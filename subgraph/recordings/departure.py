@@ -15,7 +15,7 @@ from subgraph.recordings.compare import ALL, Choice, compare_run
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
 from subgraph.results.recorded import Departure
-from subgraph.trials.trial import Trials
+from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status
 
 REFERENCE = "reference"
@@ -23,7 +23,7 @@ MUCH_FARTHER = 5.0  # times: a recording from the one before, compared with that
 SHOWN = 1e-4  # of the scale: the error of one whose precision is reduced
 
 
-def compare_runs(trials: Trials, runs: Sequence[RecordedRun], choice: Choice = ALL) -> list[RunComparison]:
+def compare_runs(judge: Judge, runs: Sequence[RecordedRun], choice: Choice = ALL) -> list[RunComparison]:
     """`compare_run` of each run beside those before it; of several, one that holds nothing of the model is missing.
 
     Raises:
@@ -33,10 +33,10 @@ def compare_runs(trials: Trials, runs: Sequence[RecordedRun], choice: Choice = A
     errors: list[InputError] = []
     for run in runs:
         try:
-            found = compare_run(trials, run, replace(choice, earlier=compared))
+            found = compare_run(judge, run, replace(choice, earlier=compared))
         except InputError as e:
             errors.append(e)
-            found = RunComparison(trials, RecordedRun(run.name, missing=e.what), (), {})
+            found = RunComparison(judge, RecordedRun(run.name, missing=e.what), (), {})
         compared = [*compared, found]
     if errors and all(c.run.missing for c in compared):
         raise errors[0]
@@ -58,7 +58,7 @@ def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
 
 def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
     """Where a recording departs from those before it."""
-    graph, names = last.trials.model.graph, [c.run.name for c in earlier]
+    graph, names = last.judge.model.graph, [c.run.name for c in earlier]
     for name in last.failing:
         row = last.rows[name]
         if row.beside is not None and row.beside.status is not Status.FAIL:

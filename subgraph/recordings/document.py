@@ -19,15 +19,15 @@ from subgraph.results.recorded import (
 )
 from subgraph.text import count
 from subgraph.trials.compare import compared_model
+from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
 MAX_NAMED = 5  # files that were not compared
 
 
 def document(
-    trials: Trials, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, command: str = "",
+    judge: Judge, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, command: str = "",
     *, stopped: bool = False,
 ) -> RecordedDocument:  # fmt: skip
     """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the first bad one.
@@ -36,21 +36,21 @@ def document(
     """
     if stopped:
         names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
-    rows = [_row(trials.model, comparisons, name) for name in names]
-    complete = stopped or len(names) == len(trials.model.tensors())
+    rows = [_row(judge.model, comparisons, name) for name in names]
+    complete = stopped or len(names) == len(judge.model.tensors())
     code, found = exit_code(comparisons), departures(comparisons)
-    recordings = [_summary(trials, c, complete) for c in comparisons]
+    recordings = [_summary(judge, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
         exit_code=code,
         agree=code == 0,
-        precision=trials.judge.precision,
+        precision=judge.precision,
         criterion=criterion,
-        samples=trials.model.values.labels,
+        samples=judge.model.values.labels,
         recordings=recordings,
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         command=command,
-        model=compared_model(trials.model.graph),
+        model=compared_model(judge.model.graph),
         says=_outcome(recordings[0]) if len(recordings) == 1 else sentence(comparisons, found, unresolved),
         departures=found,
         rows=rows,
@@ -75,7 +75,7 @@ def exit_code(comparisons: Sequence[RunComparison]) -> int:
     return 1 if Status.FAIL in statuses else 5 if Status.UNRESOLVED in statuses else 0
 
 
-def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSummary:
+def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:
     intervals = find_intervals(comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
     run, recorded = comparison.run, comparison.run.recording
@@ -84,7 +84,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     status = comparison.status
     return RunSummary(
         name=run.name,
-        precision=run.precision or trials.judge.precision,
+        precision=run.precision or judge.precision,
         status=status,
         why=_unresolved(comparison) if status is Status.UNRESOLVED else "",
         folder=str(recorded.folder) if recorded else None,
@@ -101,7 +101,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         compared=sum(row.compared for row in comparison.rows.values()),
         first_bad=first_bad,
         last_good=first.last_good if first else None,
-        source=source(trials.model.graph, trials.model.graph.maker[first_bad]) if first_bad else None,
+        source=source(judge.model.graph, judge.model.graph.maker[first_bad]) if first_bad else None,
     )
 
 

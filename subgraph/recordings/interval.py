@@ -56,7 +56,7 @@ def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | Non
     with those before. Else it is a witness: if two regions that share nodes both fail, the shared nodes are suspect.
     `weights`: of nodes, from other sources. Complexity: linear in the model for each tensor that is wrong.
     """
-    graph, rows = comparison.trials.model.graph, comparison.rows
+    graph, rows = comparison.judge.model.graph, comparison.rows
     behind = _behind_bad(comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
     above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
@@ -108,7 +108,7 @@ def _adds_error(row: TensorRow) -> bool:
 
 def _behind_bad(comparison: RunComparison) -> set[str]:
     """Tensors that depend on one that is wrong."""
-    graph = comparison.trials.model.graph
+    graph = comparison.judge.model.graph
     bad = {graph.maker[n] for n in comparison.failing if n in graph.maker}
     below = graph.descendants(j for i in bad for j in graph.successors(i))
     return {n for n in comparison.rows if n in graph.maker and graph.maker[n] in below}

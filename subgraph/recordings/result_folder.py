@@ -25,23 +25,23 @@ from subgraph.recordings.run_comparison import RunComparison
 from subgraph.results.recorded import INTERVAL_SCHEMA, IntervalDocument, IntervalFinding, Suspect
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
+from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
-from subgraph.trials.trial import Trials
 
 MAX_CASES = 4  # intervals that get a folder
 MAX_SUSPECTS = 12  # of an interval in the document
 
 
 def document(
-    trials: Trials, comparisons: Sequence[RunComparison], narrowed: RunComparison, intervals: Sequence[Interval],
+    judge: Judge, comparisons: Sequence[RunComparison], narrowed: RunComparison, intervals: Sequence[Interval],
     criterion: str, command: str, troubles: Mapping[int, str],
 ) -> IntervalDocument:  # fmt: skip
     """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
-    runs = run_document.document(trials, comparisons, trials.model.tensors(), criterion, command)
+    runs = run_document.document(judge, comparisons, judge.model.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(trials.model.graph.path))},
+        **vars(runs) | {"schema": INTERVAL_SCHEMA, "model": replace(runs.model, path=str(judge.model.graph.path))},
         narrowed=narrowed.run.name,
-        findings=[_finding(trials.model, narrowed, interval, troubles) for interval in intervals],
+        findings=[_finding(judge.model, narrowed, interval, troubles) for interval in intervals],
     )
 
 

@@ -11,7 +11,7 @@ from subgraph.recordings.runs import AXIS_ORDERS, RecordedRun
 from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
-from subgraph.trials.trial import Trials
+from subgraph.trials.judge import Judge
 from subgraph.verdict import Judgement, Status
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
@@ -66,11 +66,11 @@ class RunComparison:
         inputs: what the device was fed against what the reference was fed.
         unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not compared.
         tensors: of the model, that were looked for.
-        trials: that the run is compared with: of the input as the device read it.
+        judge: that the run is compared with: of the input as the device read it.
         wrong_input: how the device was fed other values than the reference; "" where it was not.
     """
 
-    trials: Trials
+    judge: Judge
     run: RecordedRun
     matched: tuple[MatchedSample, ...]
     rows: Mapping[str, TensorRow]
@@ -196,7 +196,7 @@ class RunComparison:
 
 def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
     """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
-    labels = comparison.trials.model.values.labels
+    labels = comparison.judge.model.values.labels
     for matched in comparison.matched:
         for name in names:
             reference = matched.reference(name)

@@ -36,9 +36,9 @@ from subgraph.storage import folders
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count, nearest
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.trials.session import Setup, open_trials
-from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
@@ -138,15 +138,15 @@ class RecordedRuns:
         return Candidate(name, RECORDED, precision=self.precision or claim)
 
     @contextmanager
-    def trials(
+    def open_judge(
         self, graph: Graph, reference: Reference, parent: Path, criterion: str = "noise", freeze: bool = True
-    ) -> Iterator[tuple[Trials, list[RecordedRun]]]:
-        """What the runs are compared with, and the runs, of which each has no more samples than are fed."""
+    ) -> Iterator[tuple[Judge, list[RecordedRun]]]:
+        """A judge of the recorded values, and the runs, each with no more samples than are fed."""
         setup = Setup(self.candidate, self.feeding, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
             unrounded = dict(ChainMap(*(_unrounded(graph, run) for run in self.runs)))
-            trials = trials.with_model(replace(trials.model, unrounded=unrounded))
-            yield trials, limit_samples(self.runs, len(trials.model.values.samples))
+            judge = replace(trials.judge, model=replace(trials.model, unrounded=unrounded))
+            yield judge, limit_samples(self.runs, len(judge.model.values.samples))
 
 
 def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:

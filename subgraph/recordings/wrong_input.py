@@ -22,10 +22,10 @@ from subgraph.recordings.matching.matched import EXACT
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordedRun
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
-from subgraph.trials.trial import Trials
 
 MAX_SECONDS = 60.0  # that misreadings may take
 FIRST = 8  # tensors behind an input, among which entries of unknown names are looked for
@@ -48,14 +48,14 @@ def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[s
     return found
 
 
-def find_misread_input(trials: Trials, run: RecordedRun, compared: RunComparison | None) -> MisreadInput | None:
+def find_misread_input(judge: Judge, run: RecordedRun, compared: RunComparison | None) -> MisreadInput | None:
     """How the device was fed, if that explains the first tensors that are wrong; None where nothing does.
 
     `compared`: with the user's input; None where no tensor could be.
 
     Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
     """
-    graph, end = trials.model.graph, time.monotonic() + MAX_SECONDS
+    graph, end = judge.model.graph, time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
     matches = {n: match for n, match in compared.matched[0].matches.items() if n in rows} if compared else {}
@@ -64,27 +64,27 @@ def find_misread_input(trials: Trials, run: RecordedRun, compared: RunComparison
         if matches and not wrong:
             continue
         distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(run.samples[0], math.inf)
-        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(trials.model, [name])):
-            far = _distance(fed_with(trials, misread), run, distances)
+        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(judge.model, [name])):
+            far = _distance(fed_with(judge, misread), run, distances)
             best = min(best, (far, misread), key=lambda pair: pair[0])
             if far <= EXACT:
                 return misread
     return best[1]
 
 
-def _distance(trials: Trials, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
+def _distance(judge: Judge, run: RecordedRun, before: Mapping[DumpEntry, float]) -> float:
     """The mean distance of some entries from the reference, infinite unless each is far nearer than `before`.
 
     Where nothing is known of any of them: of those that have a match at all.
     """
     known = any(map(math.isfinite, before.values()))
     try:
-        if not known and not _may_hold(trials.model, list(before)):
+        if not known and not _may_hold(judge.model, list(before)):
             return math.inf
-        matches = match_sample(trials, replace(run, samples=(tuple(before),))).matches.values()
+        matches = match_sample(judge, replace(run, samples=(tuple(before),))).matches.values()
     except (InputError, ModelError, WorkerDied):
         return math.inf
-    distances = {m.entry: m.distance for m in matches if m.tensor in trials.model.graph.maker}
+    distances = {m.entry: m.distance for m in matches if m.tensor in judge.model.graph.maker}
     if not distances or (known and distances.keys() != before.keys()):
         return math.inf
     nearer = all(away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.tensors import Record, written
 from subgraph.text import clean
+from subgraph.trials.judge import Judge
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
@@ -56,9 +57,9 @@ class MisreadInput:
         """`the input x is laid out NHWC, but read as NCHW`."""
         return f"the input {self.name} is {self.how}"
 
-    def sentence(self, trials: Trials) -> str:
+    def sentence(self, model: ReferenceModel) -> str:
         """The same of an input of the model, for the user who fed it; `your input` where there is no other."""
-        name = f" '{clean(self.name)}'" if len(trials.model.graph.inputs) > 1 else ""
+        name = f" '{clean(self.name)}'" if len(model.graph.inputs) > 1 else ""
         return f"your input{name} is {self.how}"
 
 
@@ -80,10 +81,10 @@ def misread_inputs(model: ReferenceModel, inputs: Sequence[str]) -> Iterator[Mis
                 )
 
 
-def fed_with(trials: Trials, misread: MisreadInput) -> Trials:
-    """The same trials, fed with the misread input."""
-    values = trials.model.values.with_input(misread.name, misread.feeds, misread.text)
-    return trials.with_model(trials.model.fed_with(values))
+def fed_with(judge: Judge, misread: MisreadInput) -> Judge:
+    """The same judge for the model that is fed with the misread input."""
+    values = judge.model.values.with_input(misread.name, misread.feeds, misread.text)
+    return replace(judge, model=judge.model.fed_with(values))
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class WrongOutput:
     def wrong_input(self) -> str:
         """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives these values."""
         inputs = self.trials.model.graph.inputs
-        return next((m.sentence(self.trials) for m in self.misread if m.name in inputs), "")
+        return next((m.sentence(self.trials.model) for m in self.misread if m.name in inputs), "")
 
     @property
     def looks_like(self) -> list[str]:

@@ -60,8 +60,8 @@ def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:
         graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding((str(folder / "x.npy"),))
     ) as recorded:
         assert recorded.candidate.precision == "int8"
-        with recorded.trials(graph, reference, folder / "out") as (trials, (run,)):
-            return compare_run(trials, run)
+        with recorded.open_judge(graph, reference, folder / "out") as (judge, (run,)):
+            return compare_run(judge, run)
 
 
 SOME = np.random.default_rng(0).choice([-1, 0, 1], DATA.shape, p=[0.1, 0.8, 0.1])

@@ -88,9 +88,9 @@ def compared(dump: Path) -> tuple[RunComparison, list[list[str]]]:
     with (
         Reference() as reference,
         runs.open_runs(graph, options, Feeding(inputs=(str(dump.parent / "x.npy"),))) as recorded,
-        recorded.trials(graph, reference, dump.parent / "out") as (trials, found),
+        recorded.open_judge(graph, reference, dump.parent / "out") as (judge, found),
     ):
-        done = compare_run(trials, found[0])
+        done = compare_run(judge, found[0])
         return done, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
 
 

@@ -67,10 +67,10 @@ def told(
         graph = load(tmp_path / "net.onnx")
         with (
             open_runs(graph, RecordingOptions(folders), Feeding()) as recorded,
-            recorded.trials(graph, reference, tmp_path / "out") as (trials, runs),
+            recorded.open_judge(graph, reference, tmp_path / "out") as (judge, runs),
         ):
-            compared = compare_runs(trials, runs)
-            return document(trials, compared, trials.model.tensors(), "noise"), to_narrow(compared).run.name
+            compared = compare_runs(judge, runs)
+            return document(judge, compared, judge.model.tensors(), "noise"), to_narrow(compared).run.name
 
     return tell
 

@@ -95,10 +95,10 @@ def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
         with (
             Reference() as reference,
             runs.open_runs(graph, options, feeding) as recorded,
-            recorded.trials(graph, reference, tmp_path) as (trials, found),
+            recorded.open_judge(graph, reference, tmp_path) as (judge, found),
         ):
-            (run,) = runs.limit_samples(found, len(trials.model.values.samples))
-            done = compare_run(trials, run)
+            (run,) = runs.limit_samples(found, len(judge.model.values.samples))
+            done = compare_run(judge, run)
             places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
             return Found(done, places)
 

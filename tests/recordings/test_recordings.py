@@ -262,9 +262,9 @@ def test_law_what_is_matched_holds_that_tensor(
     graph = load(folder / "net.onnx")
     with (
         open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
-        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+        recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
-        (found,) = compare.match_run(trials, runs[0])
+        (found,) = compare.match_run(judge, runs[0])
     for tensor, held in found.matches.items():
         if tensor != "data":
             assert np.array_equal(held.entry.read(), values[tensor])
@@ -479,9 +479,9 @@ def test_recording_and_lint_are_weights_of_the_search(
     graph = load(here / "net.onnx")
     with (
         open_runs(graph, RecordingOptions((RecordedFolder(here / "dump"),)), Feeding()) as recorded,
-        recorded.trials(graph, reference, here / "out") as (trials, runs),
+        recorded.open_judge(graph, reference, here / "out") as (judge, runs),
     ):
-        seen = [compare.compare_run(trials, run) for run in runs]
+        seen = [compare.compare_run(judge, run) for run in runs]
         weights = interval.node_weights(graph, interval.interval_weights(seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
     assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
@@ -589,10 +589,10 @@ def seen_in(
     graph = load(folder / "net.onnx")
     with (
         open_runs(graph, RecordingOptions((RecordedFolder(folder / "dump"),)), Feeding()) as recorded,
-        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+        recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
         then()
-        found = compare.compare_run(trials, runs[0])
+        found = compare.compare_run(judge, runs[0])
         places = [one.region.nodes for one in interval.find_intervals(found)]
     return found, contrast.exit_code([found]), places
 

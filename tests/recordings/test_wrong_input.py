@@ -87,9 +87,9 @@ def seen(
     feeding = Feeding((str(folder / "x.npy"),))
     with (
         open_runs(graph, options, feeding) as recorded,
-        recorded.trials(graph, reference, folder / "out") as (trials, runs),
+        recorded.open_judge(graph, reference, folder / "out") as (judge, runs),
     ):
-        found = compare_run(trials, runs[-1])
+        found = compare_run(judge, runs[-1])
         then(found)
         return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(found)]
 

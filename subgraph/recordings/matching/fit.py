@@ -28,8 +28,8 @@ from subgraph.recordings.matching.matched import TensorMatch
 from subgraph.recordings.matching.names import common_start
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.scale import Scale
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
-from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
@@ -49,7 +49,7 @@ class Fit:
         some_last: do any of them?
     """
 
-    trials: Trials
+    judge: Judge
     k: int
     channels_last: bool = False
     some_last: bool = False
@@ -58,7 +58,7 @@ class Fit:
 
     def reference(self, tensor: str) -> Array | None:
         """The reference's value; None if it is not a tensor."""
-        return reference_value(self.trials.model, tensor, self.k)
+        return reference_value(self.judge.model, tensor, self.k)
 
     def value(self, entry: DumpEntry) -> Array:
         """As `DumpEntry.read`."""
@@ -78,7 +78,7 @@ class Fit:
             return TensorMatch(entry, tensor)
         value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
-        is_input = tensor in self.trials.model.graph.inputs
+        is_input = tensor in self.judge.model.graph.inputs
         last = None if is_input or self.some_last else False
         ways = list(alignments(value.shape, reference.shape, entry.guessed, last))
         for way in ways:
@@ -103,7 +103,7 @@ class Fit:
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
-        return code_scales(self.trials.model.graph)
+        return code_scales(self.judge.model.graph)
 
     def as_others(self, entry: DumpEntry, tensor: str, turns: Turns) -> TensorMatch | None:
         """The entry as this tensor, turned as the one of such shapes was whose name ends most like its own.
@@ -136,7 +136,7 @@ class Fit:
         first = last = 0
         for tensor, entries in named.items():
             reference = self.reference(tensor)
-            for entry in entries if first + last < VOTES and tensor not in self.trials.model.graph.inputs else ():
+            for entry in entries if first + last < VOTES and tensor not in self.judge.model.graph.inputs else ():
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:

@@ -78,8 +78,8 @@ class _Following:
 
     def __post_init__(self) -> None:
         matched = self.matched
-        self.trials, self.k, self.graph = matched.trials, matched.k, matched.trials.model.graph
-        self._fit = Fit(self.trials, self.k, matched.channels_last, matched.channels_last)
+        self.judge, self.k, self.graph = matched.judge, matched.k, matched.judge.model.graph
+        self._fit = Fit(self.judge, self.k, matched.channels_last, matched.channels_last)
         for name, match in matched.matches.items():
             sure = match.distance <= NEAR and not match.alternatives
             if sure or match.how == "map" or match.confirmed_in or name in self.graph.inputs:
@@ -99,8 +99,8 @@ class _Following:
 
     def _take_contradicted(self) -> None:
         """Give entries the tensors whose values they hold exactly, where their names say others."""
-        free = [n for n in self.trials.model.tensors() if n not in self.matches]
-        capture_tensors(self.trials.model, free)
+        free = [n for n in self.judge.model.tensors() if n not in self.matches]
+        capture_tensors(self.judge.model, free)
         values = ((n, self._fit.reference(n)) for n in free)
         sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a, MIN_EXACT))
         for entry, name in list(self.pool.items()):
@@ -126,7 +126,7 @@ class _Following:
         unmatched = [entry for entry in self.pool if entry not in copies]
         left_out += [*copies.values(), *(self.left.get(e) or LeftOutEntry(e, Reason.UNMATCHED) for e in unmatched)]
         unlike = min(self.matched.unlike + sum(bool(self.pool[e]) for e in unmatched), len(unmatched))
-        order = {n: k for k, n in enumerate((*self.graph.inputs, *self.trials.model.tensors()))}
+        order = {n: k for k, n in enumerate((*self.graph.inputs, *self.judge.model.tensors()))}
         matches = dict(sorted(self.matches.items(), key=lambda item: order[item[0]]))
         return replace(self.matched, matches=matches, left_out=tuple(left_out), unlike=unlike)
 
@@ -157,7 +157,7 @@ class _Following:
     def _forward(self) -> bool:
         """Find entries that hold what nodes compute from what was recorded before them."""
         before = len(self.matches)
-        for tensor in self.trials.model.tensors() if self.pool else ():
+        for tensor in self.judge.model.tensors() if self.pool else ():
             if tensor not in self.matches and (match := self._held(tensor, self._computed(tensor))):
                 self._take(match)
         return len(self.matches) > before
@@ -179,7 +179,7 @@ class _Following:
     def _backward(self) -> bool:
         """Find entries from which nodes that read a tensor compute what is known, or found, of their outputs."""
         before = len(self.matches)
-        for tensor in reversed(self.trials.model.tensors()) if self.pool else ():
+        for tensor in reversed(self.judge.model.tensors()) if self.pool else ():
             if tensor in self.matches:
                 continue
             found = [m for m in self._candidates(tensor) if self._is_read(m)]
@@ -261,12 +261,12 @@ class _Following:
         entering = [n for n in region.inputs if n in self.matches and n not in known]
         if not known and all(self.matches[n].distance <= EXACT for n in entering):
             return None
-        feeds: list[dict[str, Record]] = [{} for _ in self.trials.model.values.records]
+        feeds: list[dict[str, Record]] = [{} for _ in self.judge.model.values.records]
         try:
-            capture_tensors(self.trials.model, region.inputs)
+            capture_tensors(self.judge.model, region.inputs)
             saved = {n: self._saved_as(self.matches[n]) for n in entering}
             feeds[self.k] = {n: record for n, record in saved.items() if record} | {**known}
-            record = self.trials.model.run_on_reference(region, feeds)[self.k].get(tensor)
+            record = self.judge.model.run_on_reference(region, feeds)[self.k].get(tensor)
         except (InputError, ModelError, WorkerDied):
             return None
         return record.array() if record else None
@@ -285,7 +285,7 @@ class _Following:
 
     @cached_property
     def _folder(self) -> Path:
-        folder = numbered_folder(self.trials.model.scratch, "followed")
+        folder = numbered_folder(self.judge.model.scratch, "followed")
         folder.mkdir(parents=True, exist_ok=True)
         return folder.resolve()
 
@@ -298,7 +298,7 @@ class _Following:
             return False
         before = len(self.matches)
         gaps: dict[tuple[int, int], list[str]] = {}
-        for tensor in self.trials.model.tensors():
+        for tensor in self.judge.model.tensors():
             if tensor not in self.matches:
                 gaps.setdefault(self._bounds(tensor, places), []).append(tensor)
         for (low, high), tensors in gaps.items():

@@ -38,15 +38,15 @@ from subgraph.recordings.matching.names import (
 )
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.recordings.runs import RecordedRun
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, MIN_EXACT, NEAR, SURELY, varied
-from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 
 
 def match_sample(
-    trials: Trials, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
+    judge: Judge, run: RecordedRun, k: int = 0, confirmed: Mapping[str, TensorMatch] | None = None
 ) -> MatchedSample:
     """Which tensors of the model the entries of sample `k` hold; `confirmed`: as `confirmed_names` of other runs.
 
@@ -56,7 +56,7 @@ def match_sample(
     Raises:
         ModelError: the reference cannot give the values.
     """
-    return _Matching(trials, run, k, confirmed or {}).run_all()
+    return _Matching(judge, run, k, confirmed or {}).run_all()
 
 
 def confirmed_names(matched: MatchedSample, run: str) -> dict[str, TensorMatch]:
@@ -74,7 +74,7 @@ class _Matching:
         unlike: how many of them have a name and a value that the model has not.
     """
 
-    trials: Trials
+    judge: Judge
     run: RecordedRun
     k: int
     confirmed: Mapping[str, TensorMatch]
@@ -86,12 +86,12 @@ class _Matching:
 
     def __post_init__(self) -> None:
         self.graph, self.results, self.entries = (
-            self.trials.model.graph,
-            self.trials.model.tensors(),
+            self.judge.model.graph,
+            self.judge.model.tensors(),
             self.run.samples[self.k],
         )
         self.tensors = dict.fromkeys((*self.graph.inputs, *self.results))
-        self._fit = Fit(self.trials, self.k, self.run.channels_last)
+        self._fit = Fit(self.judge, self.k, self.run.channels_last)
 
     @cached_property
     def _names(self) -> ModelNames:
@@ -105,7 +105,7 @@ class _Matching:
                 self._leave_out(entry, Reason.NOTHING, f"{self.matches[tensor].entry.name} is said to hold {tensor}")
         others = {tensor: (*self._chain(tensor), *dropped_input(self.graph, tensor)) for tensor in named}
         around = [n for tensor in named for n in (tensor, *others[tensor])]
-        capture_tensors(self.trials.model, around if not nameless else self.results)
+        capture_tensors(self.judge.model, around if not nameless else self.results)
         self._fit.vote(named)
         for tensor, entries in named.items():
             if nearest := self._nearest(tensor, entries):
@@ -121,7 +121,7 @@ class _Matching:
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
-        return MatchedSample(self.trials, self.k, self.matches, left_out, self.unlike, self._fit.channels_last)
+        return MatchedSample(self.judge, self.k, self.matches, left_out, self.unlike, self._fit.channels_last)
 
     def _leave_out(self, entry: DumpEntry, reason: Reason, detail: str = "") -> None:
         self.left_out[entry] = LeftOutEntry(entry, reason, detail)
@@ -147,7 +147,7 @@ class _Matching:
         """Match what the user says, and what another run of the tool confirms."""
         said = {e: n for e in self.entries if e.mapped for n in e.originals if n in self.tensors}
         others = {e: self.confirmed[e.label] for e in self.entries if e.role == "output" and e.label in self.confirmed}
-        capture_tensors(self.trials.model, [*said.values(), *(m.tensor for m in others.values())])
+        capture_tensors(self.judge.model, [*said.values(), *(m.tensor for m in others.values())])
         for entry in filter(self._is_read, {**others, **said}):
             if entry in said:
                 self.matches[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
@@ -160,7 +160,7 @@ class _Matching:
         `given`: entries to leave out.
         """
         graph, tensors = self.graph, self.tensors
-        nodes = [graph.label(i) for i in self.trials.model.whole().nodes]
+        nodes = [graph.label(i) for i in self.judge.model.whole().nodes]
         written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.run.plain)
         named: dict[str, list[DumpEntry]] = {}
         nameless = []

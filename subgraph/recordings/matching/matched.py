@@ -18,8 +18,8 @@ from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.scale import Scale
 from subgraph.storage.tensors import Record, save, shape_text, type_of
 from subgraph.text import clean, count
+from subgraph.trials.judge import Judge
 from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
-from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
@@ -159,14 +159,14 @@ class MatchedSample:
     """One sample of a run, matched to a model.
 
     Attributes:
-        trials, k: that the run is compared with, and which of their samples.
+        judge, k: that the run is compared with, and which of their samples.
         matches: by tensor of the model.
         left_out: the entries that are not compared.
         unlike: how many of them have a name and a value that the model has not.
         channels_last: do files hold channels last whose shape does not tell?
     """
 
-    trials: Trials
+    judge: Judge
     k: int
     matches: Mapping[str, TensorMatch]
     left_out: tuple[LeftOutEntry, ...] = ()
@@ -179,7 +179,7 @@ class MatchedSample:
 
     def reference(self, name: str) -> Array | None:
         """The reference's value of a tensor; None if it is not a tensor."""
-        return reference_value(self.trials.model, name, self.k)
+        return reference_value(self.judge.model, name, self.k)
 
     def save(self, name: str, folder: Path, stem: str) -> Record:
         """Write a recorded tensor, as the model has it, to `folder/stem.npy`; the record's path is absolute.
