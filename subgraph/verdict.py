@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from subgraph.documents import Number, absent, to_json
+from subgraph.text import count
 
 
 class Status(StrEnum):
@@ -40,7 +41,7 @@ class Signature(StrEnum):
     TIMEOUT = "timeout"
 
 
-NOTHING = "nothing to compare"  # label of an output that has no values: it is empty, or finite nowhere
+NOTHING = "tells nothing"  # label of an output that any candidate could return: it is empty, or constant
 NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values are there, and some are off
 
 
@@ -105,6 +106,11 @@ class Verdict:
     from_run: int | None = None
 
     @property
+    def is_mute(self) -> bool:
+        """Whether no output tells anything about the candidate."""
+        return self.status is Status.UNRESOLVED and bool(self.outputs) and all(map(is_mute, self.outputs))
+
+    @property
     def label(self) -> str:
         """The label of the worst output."""
         return self.worst.label if self.worst else (self.signature or self.status).value
@@ -143,6 +149,18 @@ class VerdictDocument:
     from_run: int | None = absent()
 
 
+def is_mute(judgement: Judgement) -> bool:
+    """Return whether an output tells nothing about the candidate."""
+    return judgement.status is Status.UNRESOLVED and judgement.label == NOTHING
+
+
+def find_mute(judgements: Iterable[Judgement]) -> dict[str, str]:
+    """Return the outputs that tell nothing in any sample, and why."""
+    judgements = list(judgements)
+    telling = {j.name for j in judgements if not is_mute(j)}
+    return {j.name: j.why for j in judgements if j.name not in telling}
+
+
 # An output without comparable values decides only if no output has any.
 _ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 3}
 
@@ -170,11 +188,32 @@ def joined(judgements: Sequence[Judgement], *, every: bool) -> tuple[Status, Sig
         # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost precision
         telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
-    unknown = [j for j in judgements if j.status is Status.UNRESOLVED and j.label != NOTHING]
+    unknown = [j for j in judgements if j.status is Status.UNRESOLVED and not is_mute(j)]
     if any(j.status is Status.AGREE for j in judgements) and not (every and unknown):
         return Status.AGREE, None, max(judgements, key=gravity).why
     undecided = next(iter(unknown or judgements), None)
     if undecided is None:
         return Status.UNRESOLVED, None, "nothing was compared"
-    name = f"{undecided.name}: " if len(judgements) > 1 and unknown else ""
+    if not unknown:
+        return Status.UNRESOLVED, None, explain_silence(find_mute(judgements))
+    name = f"{undecided.name}: " if len(judgements) > 1 else ""
     return Status.UNRESOLVED, None, name + undecided.why
+
+
+def iter_mute_notes(verdict: Verdict) -> Iterator[str]:
+    """Yield what the reader must know about outputs that tell nothing."""
+    mute = find_mute(verdict.outputs)
+    if verdict.is_mute:
+        yield (
+            "give a real input: -i FILE.npy, or -i PICTURE with --mean and --scale; "
+            f"--may-be-empty '{next(iter(mute))}' accepts this one"
+        )
+    elif verdict.status is Status.AGREE:
+        yield from (f"this input tells nothing about '{name}': {why}" for name, why in mute.items())
+
+
+def explain_silence(mute: Mapping[str, str]) -> str:
+    """Return why nothing is known: no output tells anything about the candidate."""
+    name, why = next(iter(mute.items()))
+    more = f" (nor about {count(len(mute) - 1, 'other output')})" if len(mute) > 1 else ""
+    return f"this input tells nothing about '{name}'{more}: {why}"

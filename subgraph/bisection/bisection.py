@@ -31,8 +31,9 @@ from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps, each
+from subgraph.trials.preparation import prepare
 from subgraph.trials.session import Setup, open_with_processes
-from subgraph.trials.stored_answers import age, drop_if_changed
+from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
@@ -100,7 +101,10 @@ class Bisection:
         progress.oracle = oracle = self.new_oracle(trials)
         place = result_folder.free_place(self.options.place, oracle)
         capture(oracle)  # what the reference cannot run is an error, not a search
-        changed = _discard_changed_results(trials)
+        prepared = prepare(trials)
+        if prepared.trials is not trials:
+            progress.oracle = oracle = self.new_oracle(prepared.trials)
+            capture(oracle)
         interim = yield from self.search(Interim(oracle, NOTHING_FOUND))
         for stage in STAGES:
             interim = yield from stage(self, interim)
@@ -110,7 +114,7 @@ class Bisection:
         if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
             what = f"{findings.stopped} before the whole model had run once"
             raise OutOfTime(what, "the same command with more time")
-        document = self._describe(interim, [changed, age(interim.trials)], self._stale_notes(interim, place))
+        document = self._describe(interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place))
         progress.result = self._save(interim, document, place)
 
     # ------------------------------------------------------------------------------------------------ progress
@@ -245,18 +249,6 @@ class Bisection:
         if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
-
-
-def _discard_changed_results(trials: Trials) -> str:
-    """Discard the stored results if the candidate has changed. Return a warning, or ""."""
-    if trials.runtime.is_manual:
-        return ""
-    changed = ""
-    with contextlib.suppress(OutOfTime):  # the search reports it
-        changed = drop_if_changed(trials)
-    if changed:
-        log.warning("%s", changed)
-    return changed
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:

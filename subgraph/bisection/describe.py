@@ -30,7 +30,7 @@ from subgraph.trials.attribution import score_alone
 from subgraph.trials.compare import compared_model, ranked, ranking
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Judgement, Status, Verdict
+from subgraph.verdict import Judgement, Status, Verdict, iter_mute_notes
 from subgraph.version import versions
 
 FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
@@ -91,7 +91,9 @@ def describe(
         forms=forms.document(),
         profile=profile,
         steps=list(_steps(oracle, steps)),
-        findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
+        findings=[]
+        if findings.outcome is Outcome.UNRESOLVED and whole.is_mute
+        else [_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
         alone=[
             document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share_of_model, None)
             for o in findings.irrelevant
@@ -99,6 +101,7 @@ def describe(
         notes=[
             *forms.sentences(),
             *trials.model.choice.sentences,
+            *iter_mute_notes(whole),
             *([f"the score judges: {score.says}"] if score and code == 1 else []),
             *_scope_notes(findings, looked_at, whole, trials.runtime.is_manual),
             *notes,

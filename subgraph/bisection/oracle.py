@@ -104,7 +104,8 @@ class NodeOracle:
     def whole_agrees(self) -> bool:
         """Does the whole agree? Read after the search has asked about it."""
         whole = self.trials.model.whole()
-        return whole.nodes not in self.failed and self.trials.verdict(whole).status is Status.AGREE
+        verdict = self.trials.verdict(whole)
+        return whole.nodes not in self.failed and (verdict.status is Status.AGREE or verdict.is_mute)
 
     def search(self, settings: Settings | None = None) -> Steps[Findings]:
         """Search for culprits: yields a Step per answer, returns the Findings.
@@ -181,6 +182,8 @@ class NodeOracle:
                 return self._rest(query, region, result)
             verdict = self.trials.judge.verdict(region, result)
             answer = _answer_of(verdict)
+            if verdict.is_mute:  # the last stage decides what that is worth
+                answer = replace(answer, status=Status.AGREE)
             if kind is QueryKind.PROFILE:
                 statuses = statuses_of(verdict, self._inner_tensors(query))
                 return replace(answer, detail=ItemStatuses(statuses, self._locally_wrong(query, result, statuses)))

@@ -7,8 +7,11 @@ with frozen shapes; the stages after it are
 1. the same search with shape-computing tensors as inputs, if the full model fails and no region of it does: freezing
    changes what a candidate does, and some faults need one form, some the other;
 2. a search in the first deviating region between two quantizers, if the model's own steps explain the error;
-3. a search by rounding alone, if the full model agrees within the error of approximate kernels, and they do not
-   explain it.
+3. a search inside, if the outputs agree and a tensor that enters the last Softmax, Sigmoid or the like does not:
+   saturated outputs hide errors;
+4. a search by rounding alone, if the full model agrees within the error of approximate kernels, and they do not
+   explain it;
+5. no search: an agreement is withdrawn if no output tells anything about the candidate.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -23,6 +27,8 @@ from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nod
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
+from subgraph.errors import OutOfTime
+from subgraph.graph.squashing import find_squashed
 from subgraph.search import FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
@@ -36,6 +42,7 @@ from subgraph.trials.doubt import (
     settle_rounding,
 )
 from subgraph.trials.trial import Trials
+from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
 
@@ -173,4 +180,45 @@ def _settle_by_nodes(searcher: Searcher, interim: Interim, is_beyond: bool) -> t
     return replace(interim, looks=used.extra_runs - before), settlement
 
 
-STAGES: tuple[Stage, ...] = (search_with_shape_inputs, search_between_quantizers, search_by_rounding_alone)
+def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Search the inside if the outputs agree, and a tensor that enters the last Softmax or the like does not."""
+    model = interim.trials.model
+    if (
+        interim.findings.outcome is not Outcome.AGREE
+        or interim.trials.runtime.is_manual
+        or searcher.options.limits.inside
+    ):
+        return interim
+    comparable = set(model.tensors())
+    squashed = [name for name in find_squashed(model.graph, model.outputs) if name in comparable]
+    if not squashed:
+        return interim
+    with suppress(OutOfTime):
+        region = model.whole(squashed)
+        if interim.trials.judge.verdict(region, interim.trials.run_extra(region)).status is not Status.FAIL:
+            return interim
+    log.info("the outputs agree, but what enters the last nodes does not: searching inside")
+    oracle = searcher.new_oracle(interim.trials)
+    inside = yield from searcher.search(replace(interim, oracle=oracle), inside=True)
+    if inside.findings.outcome is Outcome.DISAGREE:
+        return inside
+    return replace(interim, findings=replace(interim.findings, counts=inside.findings.counts))
+
+
+def require_evidence(searcher: Searcher, interim: Interim) -> Steps[Interim]:
+    """Withdraw the agreement if no output tells anything about the candidate."""
+    del searcher
+    yield from ()
+    trials = interim.trials
+    if interim.findings.outcome is Outcome.AGREE and trials.verdict(trials.model.whole()).is_mute:
+        return replace(interim, findings=replace(interim.findings, outcome=Outcome.UNRESOLVED))
+    return interim
+
+
+STAGES: tuple[Stage, ...] = (
+    search_with_shape_inputs,
+    search_between_quantizers,
+    search_upstream_of_squashing,
+    search_by_rounding_alone,
+    require_evidence,
+)

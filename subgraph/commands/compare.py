@@ -163,6 +163,7 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
+    from subgraph.trials.preparation import prepare
     from subgraph.trials.session import open_trials
 
     with open_workers(setup.candidate) as workers, ExitStack() as stack:
@@ -176,7 +177,11 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             words = choice.words(trials.model)
-            comparison = compare_tensors(trials, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place)
+            prepared = prepare(trials, chosen(trials.model, words))
+            trials = prepared.trials
+            comparison = compare_tensors(
+                prepared, words, jobs=jobs, fail_fast=choice.fail_fast, in_place=choice.in_place
+            )
             held = [] if choice.is_part or choice.outputs else inside.bodies(graph)
             unseen = (
                 [f"not listed: what is inside {listed(held, most=MAX_BODIES)}; --at NAME compares it"] if held else []

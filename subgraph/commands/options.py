@@ -256,6 +256,12 @@ class OutputOptions:
     ignore: Annotated[Texts, option("--ignore", "OUTPUT", "This output of the model is not compared. Repeatable.")] = (
         None
     )
+    may_be_empty: Annotated[
+        Texts,
+        option(
+            "--may-be-empty", "OUTPUT", "This output is right even if the input tells nothing about it. Repeatable."
+        ),
+    ] = None
     where: Annotated[
         Texts,
         option(

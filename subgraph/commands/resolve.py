@@ -438,7 +438,8 @@ def output_choice(options: OutputOptions) -> OutputChoice:
     """
     from subgraph.comparison.where import OutputChoice, parse_where
 
-    return OutputChoice(tuple(options.ignore or ()), tuple(map(parse_where, options.where or ())))
+    conditions = tuple(map(parse_where, options.where or ()))
+    return OutputChoice(tuple(options.ignore or ()), conditions, tuple(options.may_be_empty or ()))
 
 
 def wanted_score(options: ScoreOptions) -> Wanted | None:

@@ -122,7 +122,7 @@ def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequenc
     ruling = rule(pair, context)
     status, label, why = ruling.status, ruling.label, ruling.why
     if not pair.compared and (status is Status.AGREE or (status is Status.UNRESOLVED and not label)):
-        status, label, why = Status.UNRESOLVED, NOTHING, "nothing was compared: no element is finite in both"
+        status, label, why = Status.UNRESOLVED, NOTHING, "no element is finite in both"
     signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
     errors = pair.metrics(metrics) | ruling.metrics
     label = label or LABELS[status]
@@ -168,5 +168,4 @@ def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement
 
 def judge_nothing(name: str, why: str, sample: str = "") -> Judgement:
     """The judgement of an output of which nothing is compared."""
-    why = f"nothing was compared: {why}"
     return Judgement(name, Status.UNRESOLVED, None, NOTHING, why, sample=sample)

@@ -41,10 +41,12 @@ class OutputChoice:
 
     Attributes:
         ignored: names of outputs.
+        may_be_empty: names of outputs that count as right even if they tell nothing about the candidate.
     """
 
     ignored: tuple[str, ...] = ()
     where: tuple[Where, ...] = ()
+    may_be_empty: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> list[str]:

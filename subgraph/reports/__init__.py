@@ -219,12 +219,12 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if document["outcome"] == "elsewhere":
         return "wrong, but not in the region that was asked about"
     if not findings:
-        return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
+        return f"inconclusive: {quoted(why) or 'nothing was compared'}"
     only_rounds = all(f.get("rounding") and innermost(f) == [f] for f in findings)
     if only_rounds and any(f["kind"] != "accumulated" for f in findings) and document["whole"]["status"] == "fail":
         return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
-    masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] == "agree" else ""
+    masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] != "fail" else ""
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})
@@ -249,9 +249,10 @@ def _agreeing(document: Document, quoted: Quoted) -> str:
     looked_at = document.get("looked_at") or {}  # documents of before have none
     inner, within = looked_at.get("inner"), looked_at.get("within")
     where = f", and {quoted(within)} alone" if within else ""
+    mute = "".join(f"; this input tells nothing about '{quoted(name)}'" for name in document["whole"].get("mute") or ())
     if inner is None:
-        return f"outputs agree{where}; intermediate tensors were not checked"
-    return f"outputs and {count(inner, 'intermediate tensor')} agree{where}"
+        return f"outputs agree{where}; intermediate tensors were not checked{mute}"
+    return f"outputs and {count(inner, 'intermediate tensor')} agree{where}{mute}"
 
 
 def _verdict(document: Document, quoted: Quoted) -> str:

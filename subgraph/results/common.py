@@ -54,9 +54,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class WholeDocument(VerdictDocument):
-    """The verdict on the whole model. `ranking`: by output that looks like class scores; the worst over all samples."""
+    """The verdict on the full model.
+
+    Attributes:
+        ranking: Agreement of the winners by output that looks like class scores, the worst over all samples.
+        mute: Why an output tells nothing about the candidate, by output; None if each output tells something.
+    """
 
     ranking: Mapping[str, Agreement] = field(kw_only=True)
+    mute: Mapping[str, str] | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, require_graph
-from subgraph.runtime.inputs import Feeding, InputOrigin, InputSpec, OriginKind, Sample
+from subgraph.runtime.inputs import IMAGES, Feeding, ImageOptions, InputOrigin, InputSpec, OriginKind, Sample
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
@@ -59,6 +59,8 @@ def capture_samples(
     `stems`: tensor → file stem; `above`: `region.above` of these tensors. Model inputs among them are written as fed.
     """
     captured = []
+    if not samples[0].files:  # before the run, which may fail on these values
+        _warn_of_drawn_integers(samples[0], [spec.name for spec in samples[0].specs])
     with loaded_ancestors(reference, graph, above, stems, into):
         for k, sample in enumerate(samples):
             folder = into / str(k)
@@ -66,16 +68,29 @@ def capture_samples(
             run = reference.run(KEY, folder, stems, sample)
             captured.append(Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins)))
             if k == 0 and sample.files:
-                _log_origins(run.origins)
+                _log_origins(sample, run.origins)
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
     _warn_of_ranges(samples[0].specs, captured)
+    if samples[0].picture == ImageOptions():
+        _warn_of_raw_pictures(captured)
     return captured
 
 
-def _log_origins(origins: Mapping[str, InputOrigin]) -> None:
+def _warn_of_drawn_integers(sample: Sample, names: Collection[str]) -> None:
+    """Name the integer inputs that are drawn: such an input often selects what the model computes."""
+    if any("int" in spec.dtype and spec.name in names for spec in sample.specs):
+        from subgraph.runtime.load_inputs import iter_drawn_integers  # numpy, which few commands need here
+
+        drawn = ", ".join(map(clean, iter_drawn_integers(sample, names)))
+        log.warning("integer inputs are drawn: %s (-i NAME=NUMBER or -i NAME=FILE gives one)", drawn)
+
+
+def _log_origins(sample: Sample, origins: Mapping[str, InputOrigin]) -> None:
     """Log what the user may not expect of inputs that files were given for: random values, a conversion."""
+    drawn = [name for name, origin in origins.items() if origin.kind is OriginKind.RANDOM]
+    _warn_of_drawn_integers(sample, drawn)
     for name, origin in origins.items():
         if origin.kind is OriginKind.RANDOM:
             log.info("input %s was not given: %s", clean(name), origin)
@@ -101,6 +116,16 @@ def _warn_of_ranges(specs: Iterable[InputSpec], captured: Sequence[Captured]) ->
             log.warning(
                 "input %s: %s holds values in %s, and the model quantizes them to %s, which cuts them off",
                 clean(spec.name), clean(last.text), _ends(large), _ends(spec.reach),
+            )  # fmt: skip
+
+
+def _warn_of_raw_pictures(captured: Sequence[Captured]) -> None:
+    """Name the inputs whose pictures are fed as they are: most models take other numbers."""
+    for name, origin in captured[0].origins.items():
+        if origin.range and Path(origin.text).suffix.lower() in IMAGES:
+            log.warning(
+                "input %s: %s is fed as %s; does the model take other values (--mean, --scale)?",
+                clean(name), clean(origin.text), _ends(origin.range),
             )  # fmt: skip
 
 

@@ -40,8 +40,18 @@ CARRIERS = frozenset(
 )
 
 
-InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path, or `NOTHING`
+InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path, `NOTHING` or `=NUMBERS`
 NOTHING = ""  # in the place of a file: an empty sequence or optional
+NUMBERS = "="  # in the place of a file, this and what follows it: the numbers themselves
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# How floats are drawn -> the name in messages. The later ones are tried where outputs tell nothing of the first.
+DRAWS = {
+    "normal": "normal noise",
+    "bars": "dark bars on a light ground, -1 to 1",
+    "unit": "uniform noise, 0 to 1",
+    "pixels": "uniform noise, 0 to 255",
+    "small": "normal noise times 0.1",
+}
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,7 @@ class Sample:
         specs: the inputs that the run needs.
         names: all inputs of the model, in order: a file may be for one that this run does not need.
         origin: where the values in the files come from, in words; "" if their names say that.
+        draw: how floats are drawn, a key of `DRAWS`.
     """
 
     label: str
@@ -123,6 +134,7 @@ class Sample:
     seed: int
     picture: ImageOptions = field(default_factory=ImageOptions)
     origin: str = ""
+    draw: str = "normal"
 
 
 class FeedingOptions(TypedDict):
@@ -197,6 +209,9 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
     common: list[InputFile] = []
     folders: list[list[tuple[str, list[InputFile]]]] = []
     for word in words:
+        if numbers := _read_numbers(graph, word):
+            common.append(numbers)
+            continue
         name, path = _split(graph, word)
         if not path.is_dir():
             _require_kind(path)
@@ -229,6 +244,22 @@ def _distinct(labels: Sequence[str]) -> list[str]:
         taken.add(own)
         distinct.append(own)
     return distinct
+
+
+def _read_numbers(graph: Graph, word: str) -> InputFile | None:
+    """Return the input and the numbers of `NAME=16000` or `NAME=1,2,3`; None for another word.
+
+    Only a scalar or a vector takes numbers, and a file of that name comes first.
+    """
+    name, sign, text = word.rpartition("=")
+    is_text = re.fullmatch(rf"{NUMBER}(?:,{NUMBER})*", text) and not os.path.exists(text)  # noqa: PTH110
+    if not sign or not is_text or name not in graph.inputs or os.path.exists(word):  # noqa: PTH110
+        return None
+    dims = declared_type(graph.inputs[name].type)[2]
+    if dims is not None and len(dims) > 1:
+        what = f"-i {word}: input '{name}' has {len(dims)} dimensions; only a scalar or a vector takes numbers"
+        raise InputError(what, f"-i {name}=FILE.npy")
+    return name, f"{NUMBERS}{text}"
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.runtime.inputs import (
+    DRAWS,
     IMAGES,
     NOTHING,
+    NUMBERS,
     ImageOptions,
     InputOrigin,
     InputSpec,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
 EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
+BARS, MIN_LENGTH = 60, 16  # bars that are drawn, along axes that are at least so long
+MAX_SHOWN = 8  # numbers of an input
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 
 
@@ -59,6 +63,11 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
             feeds[name] = [] if needed[name].form == "sequence" else None
             origins[name] = computed or EMPTY
             continue
+        if file.startswith(NUMBERS):
+            if name in needed:
+                feeds[name] = _parse_numbers(file.removeprefix(NUMBERS), needed[name])
+                origins[name] = InputOrigin(OriginKind.FILE, file.removeprefix(NUMBERS))
+            continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             value, conversion = _as_input(array, spec, file)
             if isinstance(elements := feeds.get(spec.name), list) and isinstance(value, list) and name:
@@ -74,7 +83,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
-            feeds[spec.name], origins[spec.name] = _random(spec, sizes, sample.seed, sample.label)
+            feeds[spec.name], origins[spec.name] = _random(spec, sizes, sample)
     return feeds, origins
 
 
@@ -99,8 +108,44 @@ def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     return sizes
 
 
-def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, InputOrigin]:
-    """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
+def _parse_numbers(text: str, spec: InputSpec) -> Array:
+    """The array of `1,2,3` in the type and shape of an input that is a scalar or a vector.
+
+    Raises:
+        InputError: The type cannot hold a number, or the number of elements is another.
+    """
+    import numpy as np
+
+    numbers = [float(one) if set(one) & set(".eE") else int(one) for one in text.split(",")]
+    array = np.array(numbers if spec.dims or len(numbers) > 1 else numbers[0])
+    value, _ = _as_input(array, spec, f"-i {spec.name}={text}")
+    assert isinstance(value, np.ndarray)
+    return value
+
+
+def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]:
+    """Yield a phrase per integer input among `names`: its name, and the values that are drawn for it.
+
+    An input of more than `MAX_SHOWN` numbers is described instead.
+    """
+    import numpy as np
+
+    sizes = _symbol_sizes(sample.specs, {})
+    for spec in sample.specs:
+        if "int" not in spec.dtype or spec.name not in names:
+            continue
+        try:
+            value, origin = _random(spec, sizes, sample)
+        except InputError:  # the run reports it
+            continue
+        values = origin.text
+        if isinstance(value, np.ndarray) and value.size <= MAX_SHOWN:
+            values = ", ".join(map(str, value.reshape(-1)))
+        yield f"{spec.name} = {values}"
+
+
+def _random(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[Value, InputOrigin]:
+    """Seeded values: floats as the sample says, booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:
         InputError: the shape is unknown, or takes more than `MAX_RANDOM`.
@@ -117,13 +162,13 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) ->
             f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
             f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
         )
-    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
-    array, how = _draw(spec, shape, rng)
-    origin = InputOrigin(OriginKind.RANDOM, f"random {how}, seed {seed}")
+    rng = np.random.default_rng([sample.seed, zlib.crc32(spec.name.encode()), zlib.crc32(sample.label.encode())])
+    array, how = _draw(spec, shape, rng, sample.draw)
+    origin = InputOrigin(OriginKind.RANDOM, f"random {how}, seed {sample.seed}")
     return ([array] if "sequence" in spec.form else array), origin
 
 
-def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
+def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, draw: str) -> tuple[Array, str]:
     import numpy as np
 
     dtype = np_dtype(spec.dtype)
@@ -134,7 +179,8 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> 
     if spec.dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
     if "float" in spec.dtype:
-        return rng.standard_normal(shape, np.float32).astype(dtype, copy=False), "normal"
+        name = draw if draw == "normal" else DRAWS[draw]
+        return _draw_floats(shape, rng, draw).astype(dtype, copy=False), name
     if spec.high is not None:
         return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
     bits = dtypes.bits_of(spec.dtype)
@@ -142,6 +188,38 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> 
         low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
         return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
     return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
+
+
+def _draw_floats(shape: tuple[int, ...], rng: np.random.Generator, draw: str) -> Array:
+    """Floats that are drawn in one of the ways of `DRAWS`."""
+    import numpy as np
+
+    match draw:
+        case "bars":
+            return _draw_bars(shape, rng)
+        case "unit":
+            return rng.random(shape, np.float32)
+        case "pixels":
+            return 255 * rng.random(shape, np.float32)
+        case "small":
+            return np.float32(0.1) * rng.standard_normal(shape, np.float32)
+    return rng.standard_normal(shape, np.float32)
+
+
+def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """`BARS` dark bars on a light ground, as glyphs on paper, or bursts of a tone; values from -1 to 1."""
+    import numpy as np
+
+    ground = np.ones(shape, np.float32)
+    long_axes = [axis for axis, size in enumerate(shape) if size >= MIN_LENGTH]
+    for _ in range(BARS):
+        bar = [slice(None)] * len(shape)
+        for axis in long_axes:
+            length = int(rng.integers(1, max(2, shape[axis] // 12)))
+            begin = int(rng.integers(0, shape[axis] - length))
+            bar[axis] = slice(begin, begin + length)
+        ground[tuple(bar)] = rng.uniform(-1, 0)
+    return ground
 
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:

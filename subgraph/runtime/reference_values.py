@@ -54,6 +54,24 @@ class ReferenceValues:
         other.captured = [replace(c, origins={**c.origins, **told}) for c in self.captured]
         return other
 
+    def with_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> ReferenceValues:
+        """The values for other inputs of the model, a sample each. Nothing runs before a value is needed."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        other = ReferenceValues(self.graph, self.reference, [self.samples[0]] * len(inputs), folder)
+        other.records = [dict(sample) for sample in inputs]
+        other.captured = self.captured[:1] * len(inputs)
+        return other
+
+    @property
+    def are_drawn(self) -> bool:
+        """Whether the user gave no value of any input."""
+        return not any(sample.files for sample in self.samples)
+
+    def redrawn(self, draw: str) -> ReferenceValues:
+        """The values for floats that are drawn in another way. Nothing runs before a value is needed."""
+        samples = [replace(sample, draw=draw) for sample in self.samples]
+        return ReferenceValues(self.graph, self.reference, samples, Path(tempfile.mkdtemp(dir=self.folder)))
+
     @property
     def labels(self) -> list[str]:
         """The samples' names; [""] if there is only one sample."""

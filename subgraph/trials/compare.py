@@ -49,12 +49,13 @@ from subgraph.trials.doubt import (
 from subgraph.trials.forms import FormsTried
 from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.preflight import require_usable
+from subgraph.trials.preparation import PreparedTrials, prepare
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
-from subgraph.trials.stored_answers import age, drop_if_changed
+from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
-from subgraph.verdict import NOTHING, Judgement, Status, Verdict, gravity
+from subgraph.verdict import Judgement, Status, Verdict, find_mute, gravity, is_mute, iter_mute_notes
 
 log = logging.getLogger("subcut")
 
@@ -191,11 +192,11 @@ class Comparison:
         if self.settlement.decision is Decision.NODES_NEEDED:
             return f"unresolved: {NODES_NEEDED}"
         if whole is Status.UNRESOLVED:
-            unknown = [j.name for j in self.whole.outputs if j.status is whole and j.label != NOTHING]
-            return _unresolved(list(dict.fromkeys(unknown)))
+            return _unresolved(self.whole)
+        mute = "".join(f"; this input tells nothing about '{clean(name)}'" for name in find_mute(self.whole.outputs))
         if not seen.inner:
-            return "right: outputs agree; intermediate tensors were not checked"
-        return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree"
+            return f"right: outputs agree; intermediate tensors were not checked{mute}"
+        return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree{mute}"
 
     @property
     def exit_code(self) -> int:
@@ -208,8 +209,11 @@ class Comparison:
         return 0 if self.whole.status is Status.AGREE or self.settlement.explanation else 5
 
 
-def _unresolved(unknown: Sequence[str]) -> str:
-    """What is said of a whole that is unresolved; `unknown`: the outputs that have values but could not be judged."""
+def _unresolved(whole: Verdict) -> str:
+    """Return the outcome of a full model that is unresolved."""
+    if whole.is_mute:
+        return f"inconclusive: {clean(whole.why)}"
+    unknown = list(dict.fromkeys(j.name for j in whole.outputs if j.status is whole.status and not is_mute(j)))
     if not unknown:
         return "unresolved: the whole model gave nothing to compare"
     more = f" and {count(len(unknown) - 1, 'other output')}" if len(unknown) > 1 else ""
@@ -249,12 +253,13 @@ def compare(
     candidate, reference = (candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference))
     setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
     with open_with_processes(graph, setup, reference) as trials:
-        found = compare_tensors(trials, at, jobs=jobs, fail_fast=fail_fast)
-        return replace(found, _result=document(trials, found, criterion, command=""))
+        prepared = prepare(trials, chosen(trials.model, at))
+        found = compare_tensors(prepared, at, jobs=jobs, fail_fast=fail_fast)
+        return replace(found, _result=document(prepared.trials, found, criterion, command=""))
 
 
 def compare_tensors(
-    trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False, in_place: bool = False
+    prepared: PreparedTrials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False, in_place: bool = False
 ) -> Comparison:
     """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
@@ -268,14 +273,16 @@ def compare_tensors(
         BackendError: the candidate cannot be used, or its outputs are in another form than the model says.
         ModelError: the reference cannot give the values, or the candidate's own model does not load.
     """
+    trials = prepared.trials
     found = _compare(trials, at, jobs, fail_fast, in_place)
+    found = replace(found, notes=(*prepared.notes, *found.notes))
     if found.score:
         return found
     settlement = _settle(trials, found, is_partial=bool(at or in_place))
     if settlement.decision is Decision.ROUNDING_ALONE:
         exact = _compare(trials.with_criterion(ROUNDING_ALONE), at, jobs, fail_fast, in_place)  # what has run is stored
         note = f"judged by {ROUNDING_ALONE}: no approximate kernel explains the error"
-        return replace(exact, notes=(*exact.notes, note))
+        return replace(exact, notes=(*prepared.notes, *exact.notes, note))
     if settlement.decision is Decision.NODES_NEEDED:
         found = replace(found, whole=replace(found.whole, status=Status.UNRESOLVED, why=NODES_NEEDED))
     deviating = tuple(settlement.labels(trials.model.graph))
@@ -316,9 +323,6 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
     model = trials.model
     names = chosen(model, at)
     model.values.need([*model.graph.outputs, *names])
-    changed = drop_if_changed(trials)
-    if changed:
-        log.warning("%s", changed)
     tensors: dict[int, list[str]] = {}
     for name in names:
         tensors.setdefault(model.graph.maker[name], []).append(name)
@@ -344,7 +348,7 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         ranking(model, whole_result),
         tuple(rows),
         stopped=len(rows) < len(names),
-        notes=tuple(filter(None, (changed, age(trials), NOT_ALONE if only_in_place else ""))),
+        notes=tuple(filter(None, (age(trials), NOT_ALONE if only_in_place else ""))),
         forms=trials.ask.forms,
         score=trials.judge.score_of(whole_result, whole),
     )
@@ -535,7 +539,12 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
-        notes=[*comparison.forms.sentences(), *trials.model.choice.sentences, *comparison.notes],
+        notes=[
+            *comparison.forms.sentences(),
+            *trials.model.choice.sentences,
+            *iter_mute_notes(comparison.whole),
+            *comparison.notes,
+        ],
         ignored=trials.model.choice.ignored or None,
         where=[str(one) for one in trials.model.choice.where] or None,
         score=comparison.score,
@@ -545,7 +554,8 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
 def ranked(whole: Verdict, ranking: Ranking) -> WholeDocument:
     """The verdict on the whole model, with what became of its classes."""
     shares = {name: Agreement(**found) for name, found in ranking.items()}
-    return WholeDocument(**vars(whole.document()), ranking=shares)
+    mute = find_mute(whole.outputs) or None
+    return WholeDocument(**vars(whole.document()), ranking=shares, mute=mute)
 
 
 def _row_document(row: ComparisonRow) -> RowDocument:

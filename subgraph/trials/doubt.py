@@ -26,7 +26,7 @@ from subgraph.text import count
 from subgraph.trials.judge import Judge
 from subgraph.trials.pieces import pieces_between_quantizers, run_pieces
 from subgraph.trials.trial import Trials
-from subgraph.verdict import NOTHING, Judgement, Status
+from subgraph.verdict import Judgement, Status, is_mute
 
 DEFAULT_CRITERION = "noise"
 # Of 16,110 tensors of healthy nodes on five runtimes, those beyond 1e-5 were of these kinds.
@@ -171,7 +171,10 @@ def is_beyond_rounding(trials: Trials, region: Region) -> bool:
     """Whether a region agrees, but not by rounding alone."""
     result = trials.run(region)
     by_rounding = trials.judge.with_criterion(ROUNDING_ALONE)
-    return agrees(trials.judge, region, result) and by_rounding.verdict(region, result).status is Status.FAIL
+    return (
+        agrees(trials.judge.without_evidence(), region, result)
+        and by_rounding.verdict(region, result).status is Status.FAIL
+    )
 
 
 def agrees(judge: Judge, region: Region, result: RunResult) -> bool:
@@ -184,7 +187,7 @@ def agrees_despite_jumps(trials: Trials, region: Region) -> bool:
 
     Downstream of a fault they would jump as well.
     """
-    verdict = trials.verdict(region)
+    verdict = trials.judge.without_evidence().verdict(region, trials.run(region))
     return verdict.status is Status.AGREE and any(j.label == JUMPS for j in verdict.outputs)
 
 
@@ -205,7 +208,7 @@ def settle_quantization(trials: Trials) -> Settlement:
     if trials.runtime.is_manual:
         return UNDOUBTED  # a person is asked for no regions beyond those that the search needs
     whole = trials.verdict(trials.model.whole())
-    unknown = [j for j in whole.outputs if j.status is Status.UNRESOLVED and j.label != NOTHING]
+    unknown = [j for j in whole.outputs if j.status is Status.UNRESOLVED and not is_mute(j)]
     if whole.status is not Status.UNRESOLVED or not unknown or any(j.label != STEPS for j in unknown):
         return UNDOUBTED
     regions = pieces_between_quantizers(trials.model)

@@ -7,7 +7,7 @@ both at the same time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +17,7 @@ import numpy as np
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
 from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
+from subgraph.comparison.null_test import explain_mute
 from subgraph.comparison.where import compared, limited
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT
@@ -25,13 +26,13 @@ from subgraph.graph.region import Region
 from subgraph.precision import Precision
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, Value
 from subgraph.text import from_run
 from subgraph.trials.candidate_runtime import CandidateRuntime
 from subgraph.trials.reference_model import ReferenceModel
 from subgraph.trials.score import ByScore
 from subgraph.types import Array
-from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
+from subgraph.verdict import NOTHING, Judgement, Signature, Status, Verdict, is_mute, joined
 
 WITHOUT_VALUES = (Signature.MISSING, Signature.SHAPE)  # of an output to which no score can be assigned
 
@@ -46,6 +47,7 @@ class Judge:
         rule: the rule that compares two values.
         criterion: the rule as the user named it.
         score: the task's score, which replaces the rule for the full model; None if only the rule decides.
+        needs_evidence: whether outputs of the full model that tell nothing about the candidate do not count as right.
     """
 
     model: ReferenceModel
@@ -53,10 +55,15 @@ class Judge:
     rule: Rule
     criterion: str = ""
     score: ByScore | None = None
+    needs_evidence: bool = True
 
     def with_criterion(self, criterion: str) -> Judge:
         """The judge that applies another criterion to the same results."""
         return replace(self, criterion=criterion, rule=parse_criterion(criterion))
+
+    def without_evidence(self) -> Judge:
+        """The judge that accepts outputs of the full model that tell nothing about the candidate."""
+        return replace(self, needs_evidence=False)
 
     @cached_property
     def precision(self) -> Precision:
@@ -153,6 +160,8 @@ class Judge:
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements, on_others=on_others)
         judgements += tuple(self._judgements_of_batch(region, result, expected))
+        if is_whole and on_others and self.needs_evidence:
+            judgements = self._with_mute_outputs(result, judgements)
         status, signature, why = joined(judgements, every=is_whole)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
 
@@ -206,6 +215,38 @@ class Judge:
         needed_by_nodes = (self.model.graph.reads[i] for i in self.model.whole().nodes)
         return frozenset(self.model.choice.ignored).difference(*needed_by_nodes)
 
+    def _with_mute_outputs(self, result: RunResult, judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
+        """Withdraw the agreement of outputs that tell nothing about the candidate, unless some output fails."""
+        allowed = self.model.choice.may_be_empty
+        judgements = tuple(
+            replace(j, status=Status.AGREE) if is_mute(j) and j.name in allowed else j for j in judgements
+        )
+        if any(j.status is Status.FAIL for j in judgements):
+            return judgements
+        samples: dict[str, list[Judgement]] = {}
+        for judgement in judgements:
+            if judgement.status is Status.AGREE and judgement.name not in allowed:
+                samples.setdefault(judgement.name, []).append(judgement)
+        reasons = {name: self._explain_mute(result, of_output) for name, of_output in samples.items()}
+        return tuple(
+            replace(j, status=Status.UNRESOLVED, label=NOTHING, why=why) if (why := reasons.get(j.name)) else j
+            for j in judgements
+        )
+
+    def _explain_mute(self, result: RunResult, judgements: Sequence[Judgement]) -> str:
+        """Why an output tells nothing in any of the samples that agree; "" if it does in one of them."""
+        name, why = judgements[0].name, ""
+        for judgement in judgements:
+            k = self.model.values.labels.index(judgement.sample)
+            mask = self.mask(name, k, result.tensors[k])
+            reference = _limited(self.model.values.records[k][name].value(), mask)
+            candidate = _limited(result.tensors[k][name].value(), mask)
+            others = [_limited(other[name].value(), mask) for other in self.model.other_outputs(k)]
+            why = explain_mute(reference, candidate, others)
+            if not why:
+                return ""
+        return why
+
     def _judgements_of_batch(self, region: Region, result: RunResult, expected: Feeds) -> Iterator[Judgement]:
         """Judge small outputs of the model over all samples as one tensor, each element with its own scale.
 
@@ -225,3 +266,10 @@ class Judge:
             judgement = judge(reference, candidate, self.rule, context)
             if judgement.status is not Status.AGREE:
                 yield of_sample(judgement, expected[0][name].shapes[0], self.model.values.labels)
+
+
+def _limited(value: Value, mask: Array | None) -> Value:
+    """The elements of a tensor that are compared; a value of another shape unchanged."""
+    if mask is None or not isinstance(value, np.ndarray) or value.shape != mask.shape:
+        return value
+    return np.asarray(value[mask])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.comparison.null_test import make_other_inputs
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import WorkerDied
+from subgraph.errors import SubcutError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -24,10 +29,13 @@ from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, written
 from subgraph.version import __version__
 
+log = logging.getLogger("subcut")
+
 ROOT = Path("/")  # captured values have absolute paths
+MAX_OTHER_SAMPLES = 8  # whose outputs are compared with those of one sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +193,54 @@ class ReferenceModel:
         """A new folder that lives as long as the block."""
         with tempfile.TemporaryDirectory(prefix="trial-", dir=self.scratch, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
+
+    # ------------------------------------------------------------------------------------------------ other inputs
+
+    def other_outputs(self, k: int) -> Sequence[Mapping[str, Record]]:
+        """The reference's outputs for other inputs than sample `k`: other samples, or two drawn inputs.
+
+        Inputs that the reference refuses are left out.
+        """
+        if others := list(itertools.islice(self._other_samples(k), MAX_OTHER_SAMPLES)):
+            return others
+        with self._lock:
+            return self._drawn_outputs
+
+    def _other_samples(self, k: int) -> Iterator[Mapping[str, Record]]:
+        records, names = self.values.records, self._inputs
+        own = self.values.digest([records[k][name] for name in names])
+        for sample in (*records[k + 1 :], *records[:k]):
+            if self.values.digest([sample[name] for name in names]) != own:
+                yield sample
+
+    @cached_property
+    def _inputs(self) -> list[str]:
+        """The model's inputs that an output depends on."""
+        whole = self.whole()
+        return [name for name in (*whole.inputs, *whole.shapes) if name in self.graph.inputs]
+
+    @cached_property
+    def _drawn_outputs(self) -> list[Mapping[str, Record]]:
+        sample = self.values.records[0]
+        values = {name: sample[name].value() for name in self._inputs}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        inputs = []
+        for drawn in make_other_inputs(arrays):
+            folder, given = self.new_folder(), {name: sample[name] for name in self.graph.inputs if name in sample}
+            for i, (name, value) in enumerate(drawn.items()):
+                given[name] = written(name, value, folder, f"x{i}", given[name].type_text)
+            inputs.append(given)
+        return self._run_on_inputs(inputs) if inputs else []
+
+    def _run_on_inputs(self, inputs: Sequence[Mapping[str, Record]]) -> list[Mapping[str, Record]]:
+        """The outputs for these inputs, in one session if the reference accepts all of them."""
+        values = self.values.with_inputs(inputs)
+        try:
+            values.need(self.outputs)
+        except SubcutError as e:
+            log.debug("the reference refuses another input: %s", e.what)
+            return [] if len(inputs) < 2 else [out for one in inputs for out in self._run_on_inputs([one])]
+        return list(values.records)
 
     # ------------------------------------------------------------------------------------------------ noise
 

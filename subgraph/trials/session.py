@@ -51,6 +51,7 @@ class Setup:
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
         as_loop: as in `CandidateRuntime`. score: what judges the whole model in place of the criterion.
         choice: which outputs of the model are compared, and where.
+        needs_evidence: as in `Judge`.
     """
 
     candidate: Candidate
@@ -64,6 +65,7 @@ class Setup:
     as_loop: bool = False
     score: Wanted | None = None
     choice: OutputChoice = field(default_factory=OutputChoice)
+    needs_evidence: bool = True
 
     @property
     def own_model(self) -> str:
@@ -113,7 +115,14 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         if setup.score:
             score = stack.enter_context(open_score(setup.score, model, model.whole().outputs, workers.memory))
         runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other, as_loop=setup.as_loop)
-        judge = Judge(model=model, runtime=runtime, rule=rule, criterion=setup.criterion, score=score)
+        judge = Judge(
+            model=model,
+            runtime=runtime,
+            rule=rule,
+            criterion=setup.criterion,
+            score=score,
+            needs_evidence=setup.needs_evidence,
+        )
         yield Trials(Processes(judge), judge)
 
 
@@ -124,6 +133,7 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     """
     outputs = [name for name in graph.outputs if name in graph.maker]
     named = {f"--ignore {name}": name for name in choice.ignored} | {f"--where {one}": one.name for one in choice.where}
+    named |= {f"--may-be-empty {name}": name for name in choice.may_be_empty}
     for option, name in named.items():
         if name not in outputs:
             close = nearest(name, outputs) or outputs

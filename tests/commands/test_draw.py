@@ -136,7 +136,7 @@ def test_two_models_are_numbered_where_they_differ(model: Path) -> None:
     other = chain(Path("other.onnx"), NAMES[:11], [f"t{i}" for i in range(10)])
     result = in_process("draw", model, "--beside", other, "-o", "both.svg")
     assert result.document["changed"][0]["tensor"] == "out"
-    assert "  ≠1  out: Neg, Relu → Neg" in result.text
+    assert "  ≠1  out: Neg, Elu → Neg" in result.text
     assert ET.parse("both.svg").getroot().tag.endswith("svg")
 
 

@@ -26,6 +26,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
 from subgraph.trials.ask import Processes
 from subgraph.trials.compare import compare_tensors
+from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -330,7 +331,7 @@ def test_nothing_decides() -> None:
 
 def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="p")
-    found = compare_tensors(trials)
+    found = compare_tensors(PreparedTrials(trials))
     assert found.first_bad and found.first_bad.tensor == "p"
     assert found.looks_like == ("values 128 too low",)
     region = trials.model.whole(["p"])

@@ -188,7 +188,7 @@ def chain(
     """A chain of unary nodes with these names; `tensors`: their outputs except the last."""
     made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), sink]
     reads = [source, *made]
-    ops = ["Abs", "Neg", "Relu"]
+    ops = ["Abs", "Neg", "Elu"]
     nodes = [helper.make_node(ops[i % 3], [reads[i]], [made[i]], name=name) for i, name in enumerate(names)]
     shape = [1, 3]
     graph = helper.make_graph(

@@ -63,7 +63,7 @@ def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
     assert [step["form"] for step in document["steps"]] == ["as shipped"]
     assert [(form["form"], form["status"]) for form in document["forms"]] == [("as shipped", "agree")]
     digest = hashlib.sha256((here / "m.onnx").read_bytes()).hexdigest()
-    assert (here / "log").read_text().split() == [digest]
+    assert (here / "log").read_text().split()[0] == digest
 
 
 @pytest.mark.slow

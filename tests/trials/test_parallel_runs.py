@@ -18,6 +18,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.compare import Comparison, compare_tensors
 from subgraph.trials.parallel_runs import ParallelRuns
+from subgraph.trials.preparation import PreparedTrials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
@@ -54,7 +55,7 @@ def test_as_many_as_asked_for_run_at_once(jobs: int, trials: Callable[..., Trial
     found: list[Comparison] = []
     asked = trials()
     (tmp_path / "stop").write_text("1")  # every run waits
-    comparing = threading.Thread(target=lambda: found.append(compare_tensors(asked, jobs=jobs)))
+    comparing = threading.Thread(target=lambda: found.append(compare_tensors(PreparedTrials(asked), jobs=jobs)))
     comparing.start()
     try:
         until(lambda: count(tmp_path, "run") == jobs)
@@ -69,7 +70,7 @@ def test_as_many_as_asked_for_run_at_once(jobs: int, trials: Callable[..., Trial
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_the_order_is_that_of_the_nodes(jobs: int, trials: Callable[..., Trials]) -> None:
-    comparison = compare_tensors(trials(fault="wrong", nodes="c"), jobs=jobs)
+    comparison = compare_tensors(PreparedTrials(trials(fault="wrong", nodes="c")), jobs=jobs)
     assert [(row.node, row.alone and row.alone.status) for row in comparison.rows] == [
         ("a", Status.AGREE), ("b", Status.AGREE), ("c", Status.FAIL), ("d", Status.AGREE),
     ]  # fmt: skip

@@ -1,0 +1,100 @@
+"""No "right" that was not earned: candidates that know nothing of the model, on inputs that cannot tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import text_models
+from tests.helpers.run_command import subcut
+
+# A head whose scores are far below 0.5 on dark inputs, and a second output that varies.
+HEAD = """g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] prob, float[1, 3, 8, 8] map) {
+    map = Mul(x, half)
+    a = Sub(map, twelve)
+    prob = Sigmoid(a)
+}"""
+ANSWERS = """
+import onnxruntime
+import numpy as np
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    def run(feeds):
+        values = dict(zip(names, session.run(names, dict(feeds))))
+        return {name: answer(name, value) for name, value in values.items()}
+    return run
+def answer(name, value):
+    return %s
+"""
+ZEROS = "np.zeros_like(value)"
+
+WRONG_MUL = """
+import onnx
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops.op_mul import Mul
+import numpy as np
+class Off(Mul):
+    def _run(self, a, b):
+        return (np.multiply(a, b) * np.float32(1.5),)
+Off.__name__ = "Mul"
+def load(model, options):
+    session = ReferenceEvaluator(onnx.load(str(model)), new_ops=[Off])
+    names = session.output_names
+    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32))
+    return tmp_path
+
+
+def write(here: Path, answer: str, *outputs: str) -> None:
+    model = text_models.model(HEAD, half=np.array([0.5], np.float32), twelve=np.array([12], np.float32))
+    for output in [o for o in model.graph.output if o.name not in outputs]:
+        model.graph.output.remove(output)
+    (here / "m.onnx").write_bytes(model.SerializeToString())
+    (here / "candidate.py").write_text(ANSWERS % answer)
+
+
+@pytest.mark.parametrize("command", ["bisect", "compare"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_zeros_are_not_right_where_scores_are_tiny(command: str, precision: str, here: Path) -> None:
+    write(here, ZEROS, "prob")
+    only_outputs = ["--at", "prob", "--in-place"] if command == "compare" else []
+    words = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", "--precision", precision)
+    done = subcut(command, *words, *only_outputs, cwd=here)
+    assert done.code in (1, 5), done.out
+
+
+def test_an_answer_that_cannot_be_told_is_inconclusive(here: Path) -> None:
+    write(here, "value", "prob")
+    np.save(here / "x.npy", np.full((1, 3, 8, 8), -300, np.float32))  # prob is 0 everywhere
+    words = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json")
+    done = subcut("bisect", *words, cwd=here)
+    assert (done.code, done.document["outcome"], done.document["findings"]) == (5, "unresolved", [])
+    accepted = subcut("bisect", *words, "--may-be-empty", "prob", cwd=here)
+    assert (accepted.code, accepted.document["outcome"]) == (0, "agree")
+
+
+def test_a_mute_output_beside_one_that_tells_is_named(here: Path) -> None:
+    write(here, "value", "prob", "map")
+    np.save(here / "x.npy", np.random.default_rng(0).uniform(-400, -300, (1, 3, 8, 8)).astype(np.float32))
+    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here)
+    assert (done.code, done.document["outcome"]) == (0, "agree")
+    assert done.document["whole"]["mute"].keys() == {"prob"}
+
+
+def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
+    text = "g (float[1, 4] x) => (float[1, 4] y) { [big] a = Mul(x, big) [neg] b = Neg(a) [soft] y = Softmax(b) }"
+    model = text_models.model(text, big=np.array([1000], np.float32))
+    (here / "m.onnx").write_bytes(model.SerializeToString())
+    np.save(here / "x.npy", np.array([[1, 2, 3, 4]], np.float32))
+    (here / "candidate.py").write_text(WRONG_MUL)
+    done = subcut("bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here)
+    assert done.code == 1
+    assert [finding["nodes"] for finding in done.document["findings"]] == [["big"]]
