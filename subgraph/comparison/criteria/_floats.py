@@ -19,7 +19,7 @@ from subgraph.errors import ModelError
 from subgraph.precision import Precision
 from subgraph.text import count
 from subgraph.types import Array
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import NOTHING, Signature, Status
 
 FP32 = Precision.FP32
 K = dict.fromkeys(Precision, 3.0) | {FP32: 10.0}  # times the noise: explained
@@ -102,6 +102,11 @@ class Floats:
         """q: half of the smallest step of the claimed type."""
         own = self.context.noise.half_step() if self.context.noise else 0.0
         return max(self.claim.half_step, self.context.half_step, own)
+
+    @property
+    def hidden(self) -> str:
+        """The label of an output whose limit would hide any bug: a model's output tells nothing then."""
+        return NOTHING if self.context.is_model_output else ""
 
     @property
     def must_be_of_use(self) -> bool:
@@ -293,10 +298,14 @@ class Floats:
         size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
         if self.errors[0] > size or _rms(self.difference) > mean:
             return None
+        noise_of_ties = np.full(self.scales.shape, size / self.k)
         if self.claim is not FP32:  # there a softmax of large equal numbers may turn over
-            found = self.explained(np.full(self.scales.shape, size / self.k))
+            found = self.explained(noise_of_ties)
             if found.status is not Status.AGREE:
                 return found
+        elif (self.errors > self.usable_limits).any():
+            relation = "; rounding moves it by {noise} where sums are equal, which would hide any bug"
+            return self.ruling(Status.UNRESOLVED, self.hidden, 0, relation, noise_of_ties, True)
         why = self.sentence(0, "; limit {}: rounding moves it so far where sums are equal", size)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
@@ -319,9 +328,9 @@ class Floats:
             return self.ruling(Status.UNRESOLVED, STEPS, 0, relation, noise, drawn)
         if found:
             return found
-        if not self.must_be_of_use and scale and error > MAX_USEFUL_NOISE * scale:
+        if scale and error > MAX_USEFUL_NOISE * scale:
             relation = "; rounding alone moves it by {noise}, which would hide any bug"
-            return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
+            return self.ruling(Status.UNRESOLVED, self.hidden, 0, relation, noise, drawn)
         if doubt := self.doubtful_element():
             return self.ruling(Status.UNRESOLVED, "", 0, doubt, noise, drawn)
         limits = self.explained_limits(noise)

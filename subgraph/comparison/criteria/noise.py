@@ -29,8 +29,9 @@ node destroys a model's output by itself. The worst slice is named. Labels say m
     ties                E ≤ N' of runs that perturb k times as much and break ties between equal sums, as a runtime does
                         that adds terms in another order; and likewise the root mean squares. Tried where the output
                         fails, many sums are equal (all weights the same, for example), and no choice is involved. A
-                        softmax of large equal numbers needs this, in fp32 whatever it does to the output
-    unresolved          (below fp32, inner tensors) explained, but beyond half of S: such noise would hide any bug
+                        softmax of large equal numbers needs this; in fp32 it is unresolved beyond the cap
+    unresolved          explained, but beyond half of S: such noise would hide any bug. Of a model's output the label is
+                        "tells nothing"
 
 Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6 allow the error; only
 the run that gives X where that does; only one perturbed run more where the error is 10 times what that allows.

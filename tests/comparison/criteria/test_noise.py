@@ -196,7 +196,9 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
     y = np.full(8, 0.125, np.float32)
     off = np.eye(8, dtype=np.float32)[0]
     noise = FakeNoise(runs=[y], broken_ties=[np.eye(8, dtype=np.float32)[3]])
-    assert judged(y, off, noise).label == "ties"
+    assert judged(y, off, noise).status is Status.UNRESOLVED, "beyond the cap, such an excuse would hide any bug"
+    slight = FakeNoise(runs=[y], broken_ties=[y + np.eye(8, dtype=np.float32)[3] / 1000])
+    assert judged(y, y + off / 1000, slight).label == "ties"
     assert judged(y, 2 * off, noise).status is Status.FAIL, "farther than broken ties move it"
     assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
     assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
