@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
@@ -40,6 +41,7 @@ NOT_FINITE = ("nan", "inf", "-inf")
 Number: TypeAlias = Annotated[float, NOT_FINITE]
 
 LARGEST = 1 << 63  # of whole numbers
+MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
 ABSENT, KEY, KIND = "absent", "key", "kind"
 # What JSON calls a type, and what an error does.
 TYPES: Mapping[type, tuple[str, str]] = {
@@ -134,6 +136,36 @@ def read_json(path: Path, hint: str) -> Any:
     except (ValueError, RecursionError, _DepartureError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint) from e
     return document
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that a person wrote.
+
+    Raises:
+        OSError: The file cannot be read, is not a regular file or is too large.
+        UnicodeError: The text is not UTF-8.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+        raise OSError("it is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise OSError(f"it is larger than {MAX_TEXT_BYTES >> 20} MiB")
+    return data.decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table in a TOML text.
+
+    Raises:
+        ValueError: The text is not TOML, or is nested too deeply.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_document(path: Path, kind: type[T], hint: str) -> T:

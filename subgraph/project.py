@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, is_text, nearest, split_signature
 
@@ -161,6 +162,8 @@ def _lies_in_a_result(folder: Path) -> bool:
     """Did the file come with a case or a bundle, which may be anybody's?"""
     for above in (folder, *list(folder.parents)[:2]):
         for name in ("bundle.json", "manifest.json"):
+            if not (above / name).is_file():  # opening a pipe would block
+                continue
             with suppress(OSError), (above / name).open("rb") as file:
                 if b'"subcut.' in file.read(200):  # its schema stands in front
                     return True
@@ -169,12 +172,10 @@ def _lies_in_a_result(folder: Path) -> bool:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         if file.name == "pyproject.toml" and "tool.subcut" not in text:
             return None
-        import tomllib
-
-        data = tomllib.loads(text)
+        data = parse_toml(text)
     except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
         raise UsageError(f"cannot read {file}: {e}", "correct that line, or rename the file") from e
     if file.name == "pyproject.toml":

@@ -478,6 +478,7 @@ def test_a_pyproject_without_settings_is_passed_over(here: Path) -> None:
         ("input = 1", "'input' must be a list of texts, not 1"),
         ("input = [1]", "'input' must be a list of texts, not [1]"),
         ('model = "a', "cannot read "),
+        ("model = " + "[" * 5000, "nested too deeply"),
         ("\ufffe", "cannot read "),
     ],
 )

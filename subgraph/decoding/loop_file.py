@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from subgraph.documents import parse_toml, read_text
 from subgraph.errors import UsageError
 from subgraph.text import clean, nearest
 
@@ -58,7 +58,7 @@ def read(path: Path) -> LoopFile:
         UsageError: it cannot be read, or a key or value means nothing.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = parse_toml(read_text(path))
     except OSError as e:
         raise UsageError(f"cannot read {clean(str(path))}: {e.strerror or e}", "--loop FILE; it may be empty") from e
     except ValueError as e:

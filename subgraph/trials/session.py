@@ -11,7 +11,7 @@ from pathlib import Path
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.noise.casts import find_unrounded
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import UnknownName, UsageError
+from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -84,7 +84,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
 
     Raises:
         UsageError: criterion or inputs mean nothing. BackendError: the candidate cannot be used.
-        OutputError: nothing can be written.
+        ModelError: no node computes an output. OutputError: nothing can be written.
     """
     rule = parse_criterion(setup.criterion)
     graph.prepare()
@@ -130,15 +130,19 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     """
     Raises:
         UnknownName: an output that is named does not exist. UsageError: all are ignored.
+        ModelError: no node computes an output.
     """
     outputs = [name for name in graph.outputs if name in graph.maker]
+    if not outputs:
+        what = "no node of the model computes an output" if graph.maker else "the model has no nodes"
+        raise ModelError(f"{clean(graph.path.name)}: {what}", f"subcut inspect {clean(str(graph.path))}")
     named = {f"--ignore {name}": name for name in choice.ignored} | {f"--where {one}": one.name for one in choice.where}
     named |= {f"--may-be-empty {name}": name for name in choice.may_be_empty}
     for option, name in named.items():
         if name not in outputs:
             close = nearest(name, outputs) or outputs
             raise UnknownName(f"{clean(option)}: the model has no such output", nearest=map(clean, close))
-    if outputs and set(outputs) <= {*choice.ignored}:
+    if set(outputs) <= {*choice.ignored}:
         raise UsageError("--ignore leaves no output to compare", "leave one of them out")
 
 

@@ -96,7 +96,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ("token = 1", "no key 'token'"), ("steps = 0", "steps = 0: expected a number"), ("steps = true", "expected"),
         ("eos = 'x'", "eos = x"), ("states = 3", "expected a table"), ("[slices]\nx = 0", "expected a size"),
         ("[slices]\nx = {size=1, stride=2}", "expected a size"), ("tokens = 3", "expected a name"),
-        ("=", "is not TOML"),
+        ("=", "is not TOML"), ("x = " + "[" * 5000, "nested too deeply"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_an_error(text: str, why: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.as_known`, `sw
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -21,6 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fixtures import ROOT
 from subgraph import known, plugins
+from subgraph.documents import MAX_TEXT_BYTES
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import load
 from subgraph.graph.shape_inference import infer_types
@@ -106,6 +108,8 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
             'operator = "Relu"\nsays = "x"\ntests = []\nwrong = ["1"]\ndate = "2026-01-01"\n',
             "names no test and has no case",
         ),
+        ("x = " + "[" * 5000, "nested too deeply"),
+        ("#" * (MAX_TEXT_BYTES + 1), "larger than 1 MiB"),
         ('operator = 5\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n', "operator"),
     ],
 )
@@ -116,6 +120,52 @@ def test_a_broken_entry_is_named_and_left_out(
     (tmp_path / "toy" / "bad.toml").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=why):
         known.read(tmp_path / "toy" / "bad.toml")
+    assert known.entries([tmp_path], "toy") == []
+    assert "bad.toml is left out" in caplog.text
+
+
+@pytest.mark.parametrize("table", ["when", "unless"])
+@pytest.mark.parametrize(
+    ("condition", "is_possible"),
+    [
+        ('"opset below 13" = "yes"', True),
+        ('"opset below 13.0" = "yes"', False),
+        ('"opset below 13" = "true"', False),
+        ('"type 0" = "float32"', True),
+        ('"type 0" = "float"', False),
+        ('"type x" = "float32"', False),
+        ('"rank zero" = "4"', False),
+        ('"output z" = "none"', False),
+        ('"outputs" = "two"', False),
+        ('"set " = "yes"', False),
+        ('"set ceil_mode" = "yes"', True),
+        ('"set ceil_mod" = "yes"', False),
+        ('"ceil_mod" = "1"', False),
+        ('"of 0 mode" = "constant"', True),
+        ('"of 0 type x" = "float32"', False),
+    ],
+)
+def test_an_entry_with_a_condition_that_no_node_satisfies_is_left_out(
+    condition: str, is_possible: bool, table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "toy").mkdir()
+    text = 'operator = "MaxPool"\nsays = "x"\ntests = ["t"]\nwrong = ["1"]\ndate = "2026-01-01"\n'
+    (tmp_path / "toy" / "entry.toml").write_text(f"{text}[{table}]\n{condition}\n", encoding="utf-8")
+    assert bool(known.entries([tmp_path], "toy")) == is_possible
+    assert ("entry.toml is left out" in caplog.text) != is_possible
+
+
+@pytest.mark.posix("FIFOs and devices are not among the files of Windows")
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_an_entry_that_is_not_a_regular_file_is_left_out(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "toy").mkdir()
+    file = tmp_path / "toy" / "bad.toml"
+    if kind == "fifo":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
     assert known.entries([tmp_path], "toy") == []
     assert "bad.toml is left out" in caplog.text
 

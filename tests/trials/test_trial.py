@@ -19,7 +19,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from fixtures.dags import random_dag
-from subgraph.errors import UsageError
+from subgraph.errors import ModelError, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.region import Region
@@ -324,6 +324,7 @@ def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ processes
 
+SIDE_NODE = "float[2] x) => (float[2] x) { y = Relu(x) }"
 MOODY = '''"""Right or wrong by process: each draws its number from a file when it starts."""
 import os
 from pathlib import Path
@@ -456,3 +457,15 @@ def test_an_unknown_criterion_is_refused_before_anything_runs(reference: Referen
     ):  # fmt: skip
         raise AssertionError
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"), [("float[2] x) => (float[2] x) { }", "has no nodes"), (SIDE_NODE, "computes an output")]
+)
+def test_a_model_of_which_no_node_computes_an_output_is_refused(
+    nodes: str, says: str, tmp_path: Path, reference: Reference
+) -> None:
+    graph = text_models.load(tmp_path, f"g ({nodes}")
+    setup = Setup(candidate.parse("ort"), Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
+    with pytest.raises(ModelError, match=says), open_trials(graph, setup, reference):
+        pass
