@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import filecmp
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.documents import absent, from_json, to_json
-from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
+from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
@@ -20,6 +23,7 @@ from subgraph.verdict import Signature, Status, Verdict
 
 Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
 MODEL = "cut"  # under which a worker holds what it runs
+WRITTEN_BYTES = 1 << 20  # of a file that shows whether a folder can be written
 
 
 @dataclass(frozen=True)
@@ -242,11 +246,27 @@ def _run_pass(
             stems = {n: f"{prefix}s{k}-o{i}" for i, n in enumerate(job.outputs)}
             runs.append(worker.run(MODEL, job.into, stems, sample, first[k].values() if first else ()))
             seconds += runs[-1].seconds
-    except (OutputError, OutOfTime):
+    except OutOfTime:
         raise
+    except OutputError as e:
+        if os.strerror(errno.ENOSPC) in e.what or not _can_write(job.into):
+            raise
+        why = f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
+        failure = _failure(ModelError(why), worker, build, seconds)
+        worker.close()  # its next run would fail as well
+        return RunResult(failure=failure, build=build, run=seconds)
     except SubcutError as e:
         return RunResult(failure=_failure(e, worker, build, seconds), build=build, run=seconds)
     return RunResult(tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds)
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether this process can write a file into a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(WRITTEN_BYTES)) == WRITTEN_BYTES
+    except OSError:
+        return False
 
 
 def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdict:

@@ -15,14 +15,15 @@ import psutil
 import pytest
 
 from subgraph import system
-from subgraph.errors import OutOfTime, SubcutError, WorkerDied
+from subgraph.errors import OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.precision import Precision
-from subgraph.runtime import worker_pool
+from subgraph.runtime import run_result, worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.run_result import MODEL, Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
+from subgraph.verdict import Signature
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
 from tests.helpers.run_command import PATIENCE, SOON
 
@@ -152,6 +153,33 @@ def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
     assert not one.alive
     workers.deadline = time.monotonic() + PATIENCE
     assert workers.about() == BackendInfo()
+
+
+NO_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+
+
+@pytest.mark.posix("Windows has no limit of the size of files")
+def test_a_process_that_may_write_no_file_is_a_result_of_the_candidate(
+    pool: Callable[..., Workers], tmp_path: Path
+) -> None:
+    """It is ended, because its next run would fail as well."""
+    with pool(run=NO_FILES).borrow() as one:
+        result = run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
+    assert result.failure and result.failure.signature is Signature.CRASH
+    assert "could not hand over its values" in result.failure.why
+    assert not one.alive
+
+
+@pytest.mark.posix("Windows has no limit of the size of files")
+@pytest.mark.parametrize("fault", ["full", "limited"])
+def test_a_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
+    fault: str, pool: Callable[..., Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = "def full(*a, **k): raise OSError(28, os.strerror(28))\nnp.save = full"
+    monkeypatch.setattr(run_result, "_can_write", lambda folder: fault == "full")
+    workers = pool(run=is_full if fault == "full" else NO_FILES)
+    with workers.borrow() as one, pytest.raises(OutputError):
+        run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
 
 
 def test_a_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:
