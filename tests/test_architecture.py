@@ -18,6 +18,7 @@ import pytest
 import subgraph
 from subgraph import plugins
 from subgraph.children import python
+from subgraph.system import telemetry
 from tests.helpers.run_command import chain, in_process
 
 HOME = Path(subgraph.__file__).parent
@@ -363,3 +364,21 @@ def test_one_function_starts_python() -> None:
     options = [m for m in MODULES for n in nodes(m) if isinstance(n, ast.Constant) and n.value == "-P"]
     assert options == ["children"]
     assert python("-m", "pip", of=Path("other"))[:2] == ["other", "-P"]
+
+
+def test_each_child_is_started_without_telemetry() -> None:
+    """By `ProcessGroup`, or with that environment. The children of a backend inherit it."""
+    starts = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"}
+    assert telemetry.without_telemetry({})["ORT_DISABLE_TELEMETRY"] == "1"
+    assert telemetry.without_telemetry({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
+    for module in MODULES:
+        if module.startswith(("system.", "runtime.backends.")):
+            continue
+        for node in ast.walk(tree(module)):
+            assert not (isinstance(node, ast.ImportFrom) and node.module == "subprocess"), module
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess" | "os"), attr=name)) if name in starts:
+                    env = next((ast.unparse(word.value) for word in node.keywords if word.arg == "env"), "")
+                    assert env.startswith("without_telemetry("), f"{module}: {ast.unparse(node)}"
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr=name)):
+                    assert not name.startswith(("spawn", "posix_spawn", "exec", "startfile")), module

@@ -23,6 +23,7 @@ from subgraph.graph.region import Region
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
+from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean, count
 from subgraph.trials.session import Setup, with_candidate
 from subgraph.trials.trial import Trials
@@ -342,7 +343,10 @@ def _switch(command: str, version: str) -> None:
     """
     words = [word.replace("{version}", version) for word in _words(command)]
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=SWITCH_SECONDS, check=False)
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=SWITCH_SECONDS, check=False,
+            env=without_telemetry(),
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as e:
         raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
     if done.returncode == CANNOT_TEST:

@@ -46,7 +46,6 @@ def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
     requests, replies = _take_pipes()
     system.adopt_orphans()
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime would report, and leave a file `.ses` in $TMPDIR
     _restore_import_path()
     _use_scratch(os.environ.pop(SCRATCH, ""))
     server = Server(sys.argv[1])

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from subgraph.system.telemetry import without_telemetry
+
 if TYPE_CHECKING:
     import psutil
 
@@ -71,7 +73,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         self._lifeline = os.fdopen(lifeline, "wb", buffering=0)
         try:
             with _starting:
-                marked = {**(os.environ if env is None else env), MARK: self._mark}
+                marked = {**without_telemetry(env), MARK: self._mark}
                 super().__init__(words, env=marked, start_new_session=True, pass_fds=[held], **options)
                 _groups.add(self.pid)
             if not _kill_when_closed(held, self.pid):

@@ -19,6 +19,8 @@ from ctypes import wintypes
 from pathlib import Path
 from typing import IO, Any
 
+from subgraph.system.telemetry import without_telemetry
+
 assert sys.platform == "win32"  # for mypy: the rest is not read elsewhere
 
 TERMINATED = 143  # exit code of a command that was asked to end, as on Linux
@@ -149,7 +151,7 @@ class ProcessGroup(subprocess.Popen[bytes]):
         self._job: wintypes.HANDLE | None = _new_job()
         try:
             self.allow(seconds)
-            environment = {"PYTHONIOENCODING": "utf-8", **(os.environ if env is None else env)}
+            environment = {"PYTHONIOENCODING": "utf-8", **without_telemetry(env)}
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED
             with _children_end_with_this_process():
                 super().__init__([str(word) for word in words], env=environment, creationflags=flags, **options)

@@ -6,7 +6,6 @@ A page that is reloaded, or a second one, reads the events from the first on and
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from subgraph import system
 from subgraph.children import python
 from subgraph.errors import UsageError
 from subgraph.system import APART, interrupt
+from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean
 
 COMMAND = tuple(python("-c", "from subgraph.cli import main; main()"))  # `main` reads sys.argv; its first word is "-c"
@@ -42,7 +42,7 @@ class CommandRun:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env=os.environ | {EVENTS: "1"},
+            env=without_telemetry() | {EVENTS: "1"},
             **APART,  # Ctrl-C reaches the server, which stops the run in order
         )
 

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from subgraph.cases import write_case
+from subgraph.cases import repro, write_case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
@@ -70,6 +70,11 @@ def model(nodes: list[onnx.NodeProto], shape: list[Any], out: str, **more: Any) 
 
 def node(op: str, reads: str, makes: str, name: str = "", **more: Any) -> onnx.NodeProto:
     return helper.make_node(op, reads.split(), makes.split(), name=name or makes.split()[0].upper(), **more)
+
+
+def test_the_script_of_a_case_turns_telemetry_off_before_it_imports_the_runtime() -> None:
+    script = Path(repro.__file__).read_text(encoding="utf-8")
+    assert script.index("ORT_DISABLE_TELEMETRY") < script.index("import onnxruntime")
 
 
 def test_a_cut_can_be_cut_again(tmp_path: Path, cases: Cases) -> None:
