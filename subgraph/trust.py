@@ -17,7 +17,7 @@ from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.storage.digest import digest, file_digest
-from subgraph.system import config_home
+from subgraph.system import config_home, is_private
 from subgraph.text import clean, count
 
 SHOWN = 4  # files that are named in the question
@@ -119,6 +119,8 @@ def _trusted_file() -> Path | None:
 def _remembered() -> set[str]:
     file = _trusted_file()
     try:
-        return set(file.read_text(encoding="ascii").split()) if file else set()
+        if file is None or not is_private(file, *file.parents[:2]):
+            return set()
+        return set(file.read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return set()

@@ -273,3 +273,16 @@ def test_what_cannot_be_followed_is_named_before_it_runs(tmp_path: Path, monkeyp
         trust.require(criterion_code("run.py", "subcut.toml"), False)
     said = ["2: exec(text)", "3: importlib.import_module(name)", "4: sys.path.append(folder)"]
     assert asked.value.hint.endswith("not followed: " + "; ".join(f"run.py line {line}" for line in said))
+
+
+@pytest.mark.posix("access lists are not read on Windows")
+def test_a_list_of_trusted_code_that_others_can_write_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    code = NamedCode("criterion", ["rules.py"], "subcut.toml")
+    trust.require(code, True)
+    assert trust.require(code, False)
+    (tmp_path / "subcut" / "trusted").chmod(0o666)
+    with pytest.raises(UsageError, match="would run code"):
+        trust.require(code, False)

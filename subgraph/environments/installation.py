@@ -25,7 +25,7 @@ from subgraph.errors import BackendError, OutputError
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import digest
-from subgraph.system import PYTHON, Lock, join, move
+from subgraph.system import PYTHON, Lock, is_private, join, move
 from subgraph.text import clean, masked
 
 log = logging.getLogger("subcut")
@@ -70,8 +70,9 @@ class Installation:
 
     @property
     def is_ready(self) -> bool:
-        """Is it there, complete?"""
-        return (self.folder / REQUIREMENTS).is_file() and os.access(self.python, os.X_OK)
+        """Whether it is there, complete, and only this user can have put it there."""
+        is_there = (self.folder / REQUIREMENTS).is_file() and os.access(self.python, os.X_OK)
+        return is_there and is_private(self.folder) and is_private(self.python.parent)
 
     def commands(self, folder: Path) -> list[list[str]]:
         """The command lines that make it in a folder."""

