@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.storage import folders
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 MAX_PORT = 65_535
 MAX_DEPTH = 8  # of bodies in bodies whose documents are checked
+REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">subcut view</a>\n'
 
 
 @dataclass(frozen=True)
@@ -109,10 +113,26 @@ def view(
 
     with ViewServer(open_session, port or 0) as server:
         log.info("%s   (Ctrl-C ends it)", server.url)
-        if not no_browser:
-            webbrowser.open(server.url)
-        _serve(server)
+        with contextlib.nullcontext() if no_browser else _opened_page(server.url):
+            _serve(server)
     return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
+
+
+@contextlib.contextmanager
+def _opened_page(url: str) -> Iterator[None]:
+    """Open an address in the browser by a file that only this user can read, which is removed after the block.
+
+    Each user of the machine can read the browser's command line, and the address holds the key.
+    """
+    home = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if not (home.is_absolute() and os.access(home, os.W_OK) and system.is_private(home)):
+        home = Path(tempfile.gettempdir())  # a user's own on macOS and Windows
+    with folders.scratch(home, "subcut-view") as folder:
+        page = folder / "open.html"
+        page.touch(0o600)
+        page.write_text(REDIRECT.format(url=url), encoding="utf-8")
+        webbrowser.open(page.as_uri())
+        yield
 
 
 def _known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import re
+import stat
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import onnx
@@ -19,7 +23,7 @@ from fixtures import bodies
 from subgraph import view
 from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
-from subgraph.commands.view import RunOptions, _known, _model_of, view_options
+from subgraph.commands.view import RunOptions, _known, _model_of, _opened_page, view_options
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import load
@@ -414,3 +418,27 @@ def test_a_recording_is_stored_by_one_run_and_shown_without_another(
     assert session.tensor({"run": 1, "pair": 0})["pairs"] == session.tensor({"node": 3, **chosen})["pairs"]
     assert session.tensor({"node": 3, **chosen, "seed": "7"}) == {"pairs": []}, "the reference was fed otherwise"
     session.close()
+
+
+def test_the_key_of_the_page_is_in_a_private_file_and_in_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with _opened_page("http://127.0.0.1:9/#s3cret"):
+        page = Path(url2pathname(urlsplit(opened[0]).path))
+        assert "s3cret" not in opened[0]
+        assert page.parent.parent == tmp_path
+        assert "url=http://127.0.0.1:9/#s3cret" in page.read_text(encoding="utf-8")
+        if sys.platform != "win32":
+            assert [stat.S_IMODE(place.stat().st_mode) for place in (page, page.parent)] == [0o600, 0o700]
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_runtime_folder_that_cannot_be_used_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+    with _opened_page("http://127.0.0.1:9/#key"):
+        assert Path(url2pathname(urlsplit(opened[0]).path)).is_file()
