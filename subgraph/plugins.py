@@ -12,8 +12,10 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module, util
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from zlib import crc32
@@ -35,6 +37,8 @@ FOLDERS = {
     "rewrites": "blame/rewrites",
     "scores": "comparison/scores",
 }
+
+_plugin_folders: list[str] = []  # that were added to `sys.path`
 
 
 def names(kind: str) -> list[str]:
@@ -153,12 +157,30 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # it may import what lies beside it; installed packages come first
+        _plugin_folders.append(str(path.parent))
+    if _InstalledNamespaces not in sys.meta_path:
+        sys.meta_path.insert(0, _InstalledNamespaces)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise UsageError(f"{path} fails while it is imported: {_one_line(e)}", "correct that file first") from e
     return module
+
+
+class _InstalledNamespaces:
+    """A finder of installed namespace packages, as `google` of protobuf: a module of a later folder hides them."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the specification of a namespace package that has a package in it; None for other modules."""
+        if path is not None:
+            return None
+        spec = PathFinder.find_spec(name, [place for place in sys.path if place not in _plugin_folders])
+        if spec is None or spec.loader is not None:
+            return None
+        has_package = any(any(Path(place).glob("*/__init__.py")) for place in spec.submodule_search_locations or ())
+        return spec if has_package else None
 
 
 def _one_line(error: BaseException) -> str:

@@ -55,6 +55,24 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pyte
     assert plugins.load("metrics", str(tmp_path / "mine.py")).LIMIT == 3
 
 
+def test_a_module_beside_a_file_hides_no_installed_namespace_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `google` of protobuf. A folder without a package in it, which some wheels leave, is not one."""
+    installed, own = tmp_path / "installed", tmp_path / "own"
+    for folder in (installed / "toyspace" / "inner", installed / "toyhelper", own):
+        folder.mkdir(parents=True)
+    (installed / "toyspace" / "inner" / "__init__.py").touch()
+    for name in ("toyspace", "toyhelper"):
+        (own / f"{name}.py").write_text("WORD = 'beside'\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    (own / "mine.py").write_text("import toyhelper, toyspace.inner\nfound = toyspace.inner.__file__\n")
+    module = plugins.load("metrics", str(own / "mine.py"))
+    assert Path(module.found).parent == installed / "toyspace" / "inner"
+    assert module.toyhelper.WORD == "beside"
+
+
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rule.py"
     path.write_text("word = 1\n")
