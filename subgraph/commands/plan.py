@@ -52,7 +52,7 @@ def plan(
         option(
             "--gears",
             "A,B",
-            "In place of float32, the lowest that holds: channel, minmax, percentile, entropy, int16, float16.",
+            "In place of float32, the lowest that holds: int16, float16.",
         ),
     ] = None,
     max_time: Annotated[
@@ -125,20 +125,20 @@ def _unit(word: str | None) -> Unit:
 
 def _gears(words: str | None) -> list[str]:
     """The gears between the lowered model and float32."""
-    from subgraph.plan.cures import GEARS
+    from subgraph.plan.places import GEARS
 
     asked = [word.strip() for word in (words or "").split(",") if word.strip()]
     if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
         raise UsageError(f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}")
-    return [word for word in asked if word in GEARS]
+    return [word for word in GEARS if word in asked]
 
 
 def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict[str, Twin]:
-    from subgraph.plan.cures import gears
+    from subgraph.plan.places import gear
 
     if between and not twin.forms:
         raise UsageError("--gears is for quantized models", "leave it out: nothing lies between 16 bits and float32")
-    return gears(model.graph, twin, model.values, between)
+    return {name: gear(model.graph, twin, name) for name in between}
 
 
 @contextmanager

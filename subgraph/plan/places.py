@@ -32,6 +32,7 @@ OUTPUT = -1  # in place of a node's index: an output of the model
 WEIGHTS = {"DequantizeLinear": (0, 1, 2), "QLinearConv": (3, 4, 5), "QLinearMatMul": (3, 4, 5), "QGemm": (3, 4, 5)}
 WEIGHTED = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": -1}  # operator -> axis of the weight's channels
 NARROW = ("float16", "bfloat16")
+GEARS = ("int16", "float16")  # between 8 bits and float32, the lower first
 FREE = {"tensor(float)", "tensor(float16)"}  # what a parameter's type must allow
 FLOAT = 1  # TensorProto.FLOAT
 LEVELS = 127  # of a symmetric int8 weight

@@ -28,7 +28,7 @@ from subgraph.plan.acceptance import Acceptance
 from subgraph.plan.lists import Kept
 from subgraph.plan.lists.names import render
 from subgraph.plan.lower import PROBES, lowered, probed
-from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Rounded, Twin, Unit, places
+from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Place, Read, Twin, Unit, places
 from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
@@ -193,18 +193,14 @@ class Planner:
 
     def key_of(self, levels: Levels) -> str:
         """What a run is stored by: what is lowered, not which places that is, which another unit numbers otherwise."""
-        reads = [f"{i} {name} {self._level_of((i, name), form)}" for (i, name), form in self.how(levels).items()]
+        types = {read: "" if isinstance(form, Dynamic) else form.dtype for read, form in self.how(levels).items()}
+        reads = [f"{i} {name} {dtype}" for (i, name), dtype in types.items()]  # `_identity` has the scales
         kept = self.kept_nodes(levels).nodes if self.twin.by_command else ()
         return digest(self._identity, [*kept], sorted(reads))
 
     def is_over(self) -> bool:
         """Is the time that the user gave used up?"""
         return time.monotonic() > self.trials.runtime.workers.deadline
-
-    def _level_of(self, read: Read, form: Lowering) -> str:
-        """For the key of a run; which forms the twin has is part of `_identity`."""
-        known = "" if isinstance(form, Dynamic) else form.dtype
-        return known if isinstance(form, Rounded) or form == self.twin.lowering(read) else f"{known} {form}"
 
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
