@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,21 @@ from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph, require_graph
 from subgraph.results.bisect import BisectDocument, OtherModel
 from subgraph.runtime.candidate import Candidate, parse
+from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps, each
+from subgraph.trials.ask import Processes
 from subgraph.trials.preparation import prepare
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age
 from subgraph.trials.trial import Trials
+from subgraph.verdict import Status
 
 log = logging.getLogger("subcut")
 
+SEARCH_SHARE = 0.9  # of the time; the explanations of what was found have the remaining one at least
+WRITING_SHARE = 0.1  # of the time, beyond it, in which the result must be written
 NOTHING_FOUND = Findings(Outcome.UNRESOLVED, Counts())
 
 
@@ -92,29 +98,35 @@ class Bisection:
             BackendError: the candidate cannot be used. ResultExists: another result stands in the way.
             UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
             InputError: an input does not fit. ModelError: the reference cannot run the model.
-            OutOfTime: the time was used up before the whole model had run once.
+            OutOfTime: the time was used up before the whole model was judged.
         """
         assert self.trials
         self._progress = progress = BisectionProgress()
         trials, limit = self.trials.restarted(), self.options.limits.max_time
-        trials.runtime.workers.deadline = progress.began + (limit or math.inf)
+        trials.runtime.workers.deadline.at = progress.began + (math.inf if limit is None else limit)
         progress.oracle = oracle = self.new_oracle(trials)
         place = result_folder.free_place(self.options.place, oracle)
         capture(oracle)  # what the reference cannot run is an error, not a search
+        trials.model.reference.identity()  # the document needs it, also once the time is used up
         prepared = prepare(trials)
         if prepared.trials is not trials:
             progress.oracle = oracle = self.new_oracle(prepared.trials)
             capture(oracle)
         interim = yield from self.search(Interim(oracle, NOTHING_FOUND))
         for stage in STAGES:
-            interim = yield from stage(self, interim)
+            try:
+                interim = yield from stage(self, interim)
+            except OutOfTime as e:
+                interim = interim.stopped(e.what)
         progress.oracle, findings = interim.oracle, interim.findings
         label, groups = interim.trials.model.graph.label, interim.oracle.groups
         progress.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
         if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
-            what = f"{findings.stopped} before the whole model had run once"
+            what = f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
             raise OutOfTime(what, "the same command with more time")
         document = self._describe(interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place))
+        if limit is not None:
+            trials.runtime.workers.deadline.at += WRITING_SHARE * limit  # a case is checked on the reference
         progress.result = self._save(interim, document, place)
 
     # ------------------------------------------------------------------------------------------------ progress
@@ -197,7 +209,10 @@ class Bisection:
         oracle.hints = self.options.hints
         self._progress.oracle, self._progress.remaining = oracle, Remaining(oracle.size)
         within = self.options.scope(oracle) if scope is None else scope
-        limits = self.options.limits.after(before.total() + interim.looks, self._progress.seconds)
+        limits = self.options.limits
+        if limits.max_time is not None:
+            limits = replace(limits, max_time=SEARCH_SHARE * limits.max_time)
+        limits = limits.after(before.total() + interim.looks, self._progress.seconds)
         limits = replace(limits, within=within, inside=inside or limits.inside)
         findings = yield from each(search_stretches(oracle, limits), self._keep)
         return replace(interim, findings=self.sum_up(findings, before))
@@ -249,6 +264,14 @@ class Bisection:
         if interim.findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
+
+
+def _distance_of_whole(trials: Trials) -> str:
+    """A clause with the error of the full model, which takes no noise, where the candidate has run it; else ""."""
+    judge, whole = trials.judge.without_evidence().with_criterion("numpy"), trials.model.whole()
+    result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
+    verdict = judge.verdict(whole, result) if result else None
+    return f": {verdict.why}" if verdict and verdict.status is Status.FAIL else ""
 
 
 def _costs_of_own_model(interim: Interim) -> OtherModel | None:

@@ -8,12 +8,11 @@ the reference. Saturated values are counted where the candidate's model has a sc
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import comparable
-from subgraph.errors import ModelError, NoRegion, OutOfTime
+from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
 from subgraph.trials.attribution import attribute, remaining_error, score_alone
@@ -33,12 +32,10 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     trials, ops = oracle.trials, oracle.trials.model.graph.ops
     errors: list[tuple[float, int]] = []
     for k in range(len(oracle.groups)):
-        require_time(trials)
         with contextlib.suppress(ModelError, NoRegion):  # not in that model, or random: no cost of its own
             errors.append((_error(trials, oracle.region([k])), k))
     pieces: list[tuple[PieceCost, int]] = []
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
-        require_time(trials)
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.model.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
@@ -60,16 +57,6 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         sorted(summed, key=lambda cost: -cost.explains),
         [Saturated(name, share) for name, share in saturated if share > 0],
     )
-
-
-def require_time(trials: Trials) -> None:
-    """What explains a result takes runs of the reference, too, which have no deadline of their own.
-
-    Raises:
-        OutOfTime: the deadline of the candidate's runs has passed.
-    """
-    if time.monotonic() >= trials.runtime.workers.deadline:
-        raise OutOfTime("the time is used up", "the same command with more time")
 
 
 def _error(trials: Trials, region: Region) -> float:

@@ -6,11 +6,11 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from subgraph.bisection.costs import require_time
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.comparison.pair import comparable
@@ -23,6 +23,7 @@ from subgraph.precision import Precision
 from subgraph.results import bisect as document
 from subgraph.results.common import RuntimeDocument
 from subgraph.runtime.backends import capabilities
+from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
@@ -68,7 +69,8 @@ def describe(
     looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within)
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
-    score = trials.judge.score_of(oracle.run_result(trials.model.whole()), whole)
+    result = oracle.run_result(trials.model.whole())
+    score = if_time(partial(trials.judge.score_of, result, whole), None)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
@@ -83,7 +85,7 @@ def describe(
         reference=_reference(oracle),
         criterion=criterion,
         samples=trials.model.values.labels,
-        whole=ranked(whole, ranking(trials.model, trials.run(trials.model.whole()))),
+        whole=ranked(whole, ranking(trials.model, result)),
         score=score,
         ignored=trials.model.choice.ignored or None,
         where=[str(one) for one in trials.model.choice.where] or None,
@@ -311,11 +313,11 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         off=off,
         histogram=histogram,
         growth=[document.Grown(n, error) for n, error in finding.growth] if accumulated else None,
-        contributors=[_contributor(oracle, *c) for c in finding.contributors] if accumulated else None,
+        contributors=list(_contributors(oracle, finding)) if accumulated else None,
         rate=finding.reproduces if flaky else None,
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
-        score=score_alone(oracle.trials, region, oracle.run_result(region)) if region and is_blamed else None,
+        score=if_time(partial(_score_alone, oracle, region), None) if region and is_blamed else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
@@ -335,7 +337,6 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
         withheld = f"only the first {MAX_DIAGNOSED} findings are examined so far"
     region = trials.model.whole() if whole else oracle.region(finding.items)
     try:
-        require_time(trials)
         others = [oracle.region([k]) for k in finding.alike] if finding.everywhere else []
         return diagnose(trials, region, verdict, withheld, others)
     except SubcutError as e:
@@ -384,8 +385,8 @@ def _differences(
         return None, None
     values = oracle.trials.model.values
     k = values.labels.index(worst.sample) if worst.sample else 0
-    result = oracle.run_result(region)
-    if result.failure or worst.name not in result.tensors[k]:
+    result = if_time(partial(oracle.run_result, region), None)
+    if result is None or result.failure or worst.name not in result.tensors[k]:
         return None, None
     records = values.records[k][worst.name], result.tensors[k][worst.name]
     pair = comparable(*(record.value() for record in records))
@@ -407,9 +408,14 @@ def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> doc
     return document.Nearest(without, labels, nodes, _worst_error(step.answer.verdict if step else None))
 
 
-def _contributor(oracle: NodeOracle, items: Sequence[int], share: float) -> document.Contributor:
-    labels, nodes, ops = _nodes(oracle, items)
-    label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
-    region = oracle.region(items)
-    score = score_alone(oracle.trials, region, oracle.run_result(region))
-    return document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share, score)
+def _contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Contributor]:
+    for items, share in finding.contributors:
+        labels, nodes, ops = _nodes(oracle, items)
+        label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
+        score = if_time(partial(_score_alone, oracle, oracle.region(items)), None)
+        yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share, score)
+
+
+def _score_alone(oracle: NodeOracle, region: Region) -> float | None:
+    """The score of the full model with only this region run on the candidate."""
+    return score_alone(oracle.trials, region, oracle.run_result(region))

@@ -82,8 +82,8 @@ class InnerSearch:
         """Search in a body of a finding's only node; None if it has no body that runs."""
         trials, node = self.oracle.trials, finding.indices[0]
         region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
-        verdict = trials.judge.verdict(region, self.oracle.run_result(region))
         try:
+            verdict = trials.judge.verdict(region, self.oracle.run_result(region))
             self.runs.require(1)
             entered = enter(trials, self.options.setup, node, verdict, self.runs)
             if entered is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -98,7 +99,8 @@ class NodeOracle:
 
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
-        return self.failed.get(region.nodes) or self.trials.run(region)
+        first = self.failed.get(region.nodes) or self._first.get((QueryKind.WHOLE, region.nodes))
+        return first or self.trials.run(region)
 
     @cached_property
     def whole_agrees(self) -> bool:
@@ -144,7 +146,8 @@ class NodeOracle:
             if any(q.kind is QueryKind.WHOLE and not q.repetition for q in queries):
                 whole = self.trials.model.whole().nodes
                 if first := self._first.get((QueryKind.WHOLE, whole)):
-                    require_usable(self.trials, first)
+                    with suppress(OutOfTime):  # the answer is known
+                        require_usable(self.trials, first)
             return answers
         except OutOfTime as e:
             raise BudgetSpent(e.what) from e

@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from subgraph.bisection.oracle import NodeOracle
@@ -27,6 +28,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.origins import load
 from subgraph.results.bisect import BisectDocument, FindingDocument
+from subgraph.runtime.deadline import if_time
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.candidate_model import BOUNDARY_MATCHES, CandidateModel
@@ -61,7 +63,7 @@ def save(
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
             findings[k] = replace(findings[k], case=str(place.path / name))
-            _add_candidate(oracle, findings[k], work / name)
+            if_time(partial(_add_candidate, oracle, findings[k], work / name), None)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
         document = replace(document, findings=findings, report=(place.path / REPORT_FILES["html"]).as_posix())

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -27,9 +26,8 @@ from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nod
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.errors import OutOfTime
 from subgraph.graph.squashing import find_squashed
-from subgraph.search import FindingKind, Findings, Outcome
+from subgraph.search import Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
 from subgraph.trials.doubt import (
     UNDOUBTED,
@@ -72,6 +70,15 @@ class Interim:
         """The result if the settlement shows that the candidate is right."""
         findings = replace(self.findings, outcome=Outcome.AGREE, findings=())
         return replace(self, findings=findings, settlement=settlement)
+
+    def stopped(self, why: str) -> Interim:
+        """The result if a stage was ended: a doubt that it was to settle stays open."""
+        findings = replace(self.findings, stopped=self.findings.stopped or why, budget_spent=True)
+        if findings.outcome is Outcome.AGREE:
+            items = tuple(range(len(self.oracle.groups)))
+            doubt = Finding(FindingKind.UNRESOLVED, items, None, why=f"{why} before a doubt was settled")
+            findings = replace(findings, outcome=Outcome.UNRESOLVED, findings=(doubt,))
+        return replace(self, findings=findings)
 
 
 class Searcher(Protocol):
@@ -193,10 +200,9 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
     squashed = [name for name in find_squashed(model.graph, model.outputs) if name in comparable]
     if not squashed:
         return interim
-    with suppress(OutOfTime):
-        region = model.whole(squashed)
-        if interim.trials.judge.verdict(region, interim.trials.run_extra(region)).status is not Status.FAIL:
-            return interim
+    region = model.whole(squashed)
+    if interim.trials.judge.verdict(region, interim.trials.run_extra(region)).status is not Status.FAIL:
+        return interim
     log.info("the outputs agree, but what enters the last nodes does not: searching inside")
     oracle = searcher.new_oracle(interim.trials)
     inside = yield from searcher.search(replace(interim, oracle=oracle), inside=True)

@@ -22,6 +22,7 @@ from subgraph.errors import BackendError, SubcutError, UsageError
 from subgraph.graph.region import Region
 from subgraph.results.blame import Cure, ReleaseState, TriedRelease, Versions
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.reference import Reference
 from subgraph.system.telemetry import without_telemetry
 from subgraph.text import clean, count
@@ -123,6 +124,7 @@ class Blame:
             return []
         own = self.trials.model.reference
         with Reference(own.backend, own.options, restart=True, python=own.python) as reference:
+            reference.share(own.deadline)
             asked = Attributes(self.trials, self.region, self.setup, reference, notes=self.notes)
             try:
                 return list(asked.deciding())
@@ -226,7 +228,7 @@ class Blame:
         candidate = replace(own, release=version) if asked.switch else own.of_release(version, asked.sources)
         try:
             if asked.switch:
-                _switch(asked.switch, version)
+                _switch(asked.switch, version, self.trials.runtime.workers.deadline)
             elif candidate.installation and not candidate.installation.is_ready:
                 self.installs += 1
             self.runs += 1
@@ -335,16 +337,18 @@ def changed(candidate: Candidate, options: Mapping[str, object]) -> str:
     return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != str(v))
 
 
-def _switch(command: str, version: str) -> None:
+def _switch(command: str, version: str, deadline: Deadline) -> None:
     """Run the user's command that makes a version the one that the candidate uses.
 
     Raises:
-        UsageError: it cannot be run. BackendError: it fails.
+        UsageError: it cannot be run. BackendError: it fails. OutOfTime: the time is used up.
     """
+    deadline.require()
     words = [word.replace("{version}", version) for word in _words(command)]
+    timeout = deadline.timeout(SWITCH_SECONDS)
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=SWITCH_SECONDS, check=False,
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False,
             env=without_telemetry(),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from subgraph.blame import answer
@@ -16,7 +17,8 @@ from subgraph.cases.layout import BLAME, RUN_JSON
 from subgraph.documents import to_json
 from subgraph.reports import beside
 from subgraph.results.bisect import BisectDocument, FindingDocument, RunEnvironment
-from subgraph.results.blame import BlameDocument
+from subgraph.results.blame import BlameDocument, Cure
+from subgraph.runtime.deadline import if_time
 from subgraph.storage import folders
 
 
@@ -42,11 +44,14 @@ def explain(
     attributes = blame.attributes() if wrong else []
     kernels = blame.kernels() if wrong and not passes else None
     switches = blame.switches(exact=not passes) if wrong else {}
-    versions = blame.history(asked) if asked else None
+    versions = if_time(partial(blame.history, asked), None) if asked else None
     case = Path(finding.case) if finding and finding.case else None
     home = case if case else trials.model.scratch
     with folders.aside(home / BLAME) as work:
-        cures = blame.cures(passes, switches, versions, asked, work, home / BLAME) if wrong else []
+        prove = partial(blame.cures, passes, switches, versions, asked, work, home / BLAME)
+        cures = if_time(prove, list[Cure]()) if wrong else []
+        if trials.runtime.workers.deadline.has_passed:
+            blame.notes.append("the time is used up: more may be found with a larger --max-time")
         region = [trials.model.graph.label(i) for i in blame.region.nodes]
         ops = [trials.model.graph.ops[i] for i in blame.region.nodes]
         runtime, version = blame.runtime()

@@ -63,7 +63,8 @@ class Rewriter:
         trials, region = self.trials, with_constant_parameters(self.trials.model.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
-        end, proven, scratch = time.monotonic() + MAX_SECONDS, 0, trials.model.new_folder()
+        deadline, proven, scratch = trials.model.reference.deadline, 0, trials.model.new_folder()
+        end = time.monotonic() + deadline.timeout(MAX_SECONDS)
         records = trials.model.sample_groups(region)[0][1]
         cut, feeds = trials.writer.write_cut(region, records, scratch)
         fed = [{record.name: record for record in sample} for sample in feeds]
@@ -71,6 +72,7 @@ class Rewriter:
         log.info("rewritings of %s, each alone first", count(len(region.nodes), "node"))
         python = trials.model.reference.python if trials.model.reference.fixed else None
         with Reference(restart=True, python=python) as reference:
+            reference.share(deadline)
             original = OriginalRegion(cut.to_model(), fed, reference, scratch)
             for form in rewritings(scratch / "model.onnx", folder=scratch, frozen=frozen):
                 if proven == MAX_PROVEN or time.monotonic() > end:

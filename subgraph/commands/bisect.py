@@ -46,9 +46,7 @@ def bisect(
     score: options.ScoreOptions,
     runtime: options.RuntimeOptions,
     max_trials: Annotated[Number, option("--max-trials", "N", "Stop after N runs of the candidate.")] = None,
-    max_time: Annotated[
-        Text, option("--max-time", "2h", "Stop after this time (90s, 30m); a run that is under way is ended.")
-    ] = None,
+    max_time: options.MaxTime = None,
     repeat: Annotated[
         Number,
         option("--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."),
@@ -123,6 +121,7 @@ def opened(
     begin = time.monotonic()
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
+        workers.deadline.at = begin + (limits.max_time or math.inf)
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings:

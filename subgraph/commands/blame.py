@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,17 +13,19 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, command_line, log, options
-from subgraph.commands.bisect import log_steps, opened
+from subgraph.commands.bisect import log_steps, opened, seconds
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
-from subgraph.errors import UsageError
+from subgraph.errors import OutOfTime, UsageError
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
     from subgraph.runtime.candidate import Candidate
+
+SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
 
 @options.with_option_groups()
@@ -43,6 +48,7 @@ def blame(
     find_links: Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")] = None,
     listed: Annotated[bool, option("--list", None, "List the releases that are installed, and end.")] = False,
     clear: Annotated[bool, option("--clear", None, "Remove them, and end.")] = False,
+    max_time: options.MaxTime = None,
     weights: options.Weights = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -64,6 +70,7 @@ def blame(
     if listed or clear:
         return _environments(clear=clear)
     releases = _releases(versions, versions_command, index_url, find_links)
+    limit, began = seconds(max_time), time.monotonic()
     from subgraph.search import Settings
     from subgraph.trials.session import Setup
 
@@ -75,11 +82,19 @@ def blame(
     if releases:
         releases.check(chosen.backend)
     setup = Setup(chosen, asked.feeding, asked.output, criterion, stored=asked.stored)
+    settings = Settings(max_time=limit and SEARCH_SHARE * limit)
     with (
         asked.reference() as reference,
-        opened(model_path, setup, reference, None, Settings(), "", result.force) as bisection,
+        opened(model_path, setup, reference, None, settings, "", result.force) as bisection,
     ):
-        return _blame(bisection, releases)
+        found = log_steps(bisection)
+        headline = found.text.split("\n")[0]
+        log.info("%s", headline)
+        reference.deadline.at = began + (limit or math.inf)
+        try:
+            return _blame(bisection, releases)
+        except OutOfTime as e:
+            raise OutOfTime(f"{headline}; {e.what} before it was explained", e.hint) from e
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:
@@ -129,19 +144,19 @@ def _environments(*, clear: bool) -> Result:
 
 
 def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
-    """The search, then what explains its first finding."""
+    """What explains the first finding of a search."""
     from subgraph.blame.answer import summary
     from subgraph.blame.blame import Blame, in_its_surroundings
     from subgraph.blame.explain import explain
     from subgraph.documents import to_json
     from subgraph.graph import region as regions
+    from subgraph.runtime.deadline import if_time
 
-    found = log_steps(bisection)
     trials = bisection.oracle.trials
     setup = replace(bisection.options.setup, criterion=bisection.result.criterion)  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
-    blame = in_its_surroundings(Blame(trials, region, setup))
-    log.info("%s", found.text.split("\n")[0])
+    blame = Blame(trials, region, setup)
+    blame = if_time(partial(in_its_surroundings, blame), blame)
     document = explain(blame, bisection.result, finding, asked, command_line())
     return Result(to_json(document), summary(document), document.exit_code)

@@ -72,7 +72,9 @@ def bisect_loop(
         log.debug("state %s gets %s", clean(state), clean(output))
     with ExitStack() as stack:
         workers = stack.enter_context(open_workers(setup.candidate))
-        workers.deadline = begin + (limits.max_time or math.inf)
+        workers.deadline.at = begin + (limits.max_time or math.inf)
+        reference.share(workers.deadline)
+        reference.identity()  # the document needs it, also once the time is used up
         scratch = stack.enter_context(folders.scratch(setup.output.absolute()))
         log.info("the reference walks: %d steps at most", given.steps)
         (scratch / "model").mkdir()

@@ -186,6 +186,10 @@ Trust = Annotated[
     bool,
     option("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
 ]
+MaxTime = Annotated[
+    Text,
+    option("--max-time", "2h", "End within this time (90s, 30m), with what is known by then; runs are ended."),
+]
 Jobs = Annotated[
     Number,
     option("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 TO = ("fp16", "bf16", "int8", "uint8", "int16")
 ENDS = ("int8", "float32")  # of the gears, which need not be named
+SEARCH_SHARE = 0.8  # of the time; what follows the search has the remaining one
 MAX_NAMED = 5  # places in the first line
 MAX_LISTED = 20  # below it
 MAX_CONVERTED = 1e-5  # |a − b| / |a| of an output that a conversion to a newer opset may cause
@@ -55,9 +57,7 @@ def plan(
             "In place of float32, the lowest that holds: int16, float16.",
         ),
     ] = None,
-    max_time: Annotated[
-        Text, option("--max-time", "2h", "Stop after this time; the best plan so far is written.")
-    ] = None,
+    max_time: options.MaxTime = None,
     score: options.ScoreOptions,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -89,21 +89,18 @@ def plan(
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
     chosen, between = _unit(unit), _gears(gears)
-    limit = seconds(max_time)
+    limit = seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
         raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
-    with _opened(asked, options_of, to) as (trials, twin), ExitStack() as stack:
-        if limit is not None:
-            trials.runtime.workers.deadline = max(
-                began + limit, time.monotonic() + limit / 2
-            )  # to match models takes long
+    with _opened(asked, options_of, to, began + SEARCH_SHARE * limit) as (trials, twin), ExitStack() as stack:
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         higher = _gears_of(trials.model, twin, between)
         planner = _planner(Planner(trials, twin, chosen, ByCriterion(trials), higher, parallel), wanted, stack)
         if wanted:
             _ = planner.as_it_is  # before the time is used up
         found = planner.find()
+        trials.runtime.workers.deadline.at = began + limit
         document = _document(asked, planner, found, began)
         if found is not None:
             other = options_of.other_model
@@ -142,8 +139,10 @@ def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict
 
 
 @contextmanager
-def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str | None) -> Iterator[tuple[Trials, Twin]]:
-    """The trials of the float model, and how it is lowered."""
+def _opened(
+    asked: Asked, candidate_options: options.CandidateOptions, to: str | None, end: float
+) -> Iterator[tuple[Trials, Twin]]:
+    """The trials of the float model, and how it is lowered. `end`: of the time for all that runs, by `monotonic`."""
     from subgraph.graph.graph import load
     from subgraph.plan import lower, places, quantize
     from subgraph.precision import Precision
@@ -161,6 +160,7 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     log_random_inputs(asked.feeding)
     with asked.reference() as reference, open_workers(setup.candidate) as workers, ExitStack() as stack:
+        workers.deadline.at = end
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
             graph = lower.raised(graph, stack.enter_context(scratch(Path(gettempdir()), "subcut-raised")))
@@ -174,7 +174,7 @@ def _opened(asked: Asked, candidate_options: options.CandidateOptions, to: str |
                 )
                 folder = trials.model.scratch / "quantized"
                 folder.mkdir()
-                made = load(quantize.quantized(graph, to, trials.model.values.records, folder)).prepare()
+                made = load(quantize.quantized(trials.model, to, folder)).prepare()
                 other = pair_models(graph, made, reference, trials.model.values, folder)
                 trials = with_own_model(trials, other)
             pair = trials.runtime.own_model

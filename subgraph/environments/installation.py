@@ -107,8 +107,11 @@ def show(environment: Installation) -> None:
         log.info("  %s", masked(clean(join(command))))
 
 
-def make(environment: Installation) -> Path:
+def make(environment: Installation, timeout: float = SECONDS) -> Path:
     """The environment's interpreter; the environment is made if it is not there. Waits for another process that does.
+
+    Args:
+        timeout: Seconds that each of its commands may take.
 
     Raises:
         BackendError: something cannot be installed. OutputError: nothing can be written.
@@ -118,7 +121,7 @@ def make(environment: Installation) -> Path:
             _make_system(environment)
             with folders.aside(environment.folder) as work:
                 for command in environment.commands(work):
-                    _run(command, environment)
+                    _run(command, environment, timeout=timeout)
                 if environment.processor:
                     emulated.write_interpreter(environment.processor, work, environment.folder)
                 (work / REQUIREMENTS).write_text("\n".join(environment.requirements) + "\n", encoding="utf-8")
@@ -169,7 +172,7 @@ def _log_download(line: str) -> None:
         log.info("  %s", masked(clean(line)))
 
 
-def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHERE) -> None:
+def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHERE, timeout: float = SECONDS) -> None:
     """
     Raises:
         BackendError: it fails, with the last lines of what it says, and what to do, if no disk is full.
@@ -180,9 +183,9 @@ def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHE
     try:
         with folders.scratch(parent, "pip") as place:  # what it unpacks goes with it
             env = {**outside, "TMPDIR": str(place)}
-            done = children.run(command, timeout=SECONDS, heard=_log_download, env=env, cwd=parent)
+            done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
-        what = f"installing {shown} took more than {SECONDS} s"
+        what = f"installing {shown} took more than {timeout:.0f} s"
         raise BackendError(what, "look at the network, and try again") from e
     except OSError as e:
         raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e

@@ -200,7 +200,7 @@ class Planner:
 
     def is_over(self) -> bool:
         """Is the time that the user gave used up?"""
-        return time.monotonic() > self.trials.runtime.workers.deadline
+        return self.trials.runtime.workers.deadline.has_passed
 
     def _job(self, levels: Levels, samples: int | None, folder: Path, into: Path) -> Job:
         """A run of the model with these levels; it is written to the folder."""
@@ -259,8 +259,7 @@ class Planner:
             OutOfTime: that half is used up.
         """
         every: Sequence[int] = range(len(self.places))
-        now, deadline = time.monotonic(), self.trials.runtime.workers.deadline
-        until = now + (deadline - now) / 2
+        until = time.monotonic() + self.trials.runtime.workers.deadline.timeout(math.inf) / 2
         self.trials.runtime.workers.turns = Semaphore(self.jobs)
         if math.isfinite(until) and len(every) > MANY:
             self._estimate(until)

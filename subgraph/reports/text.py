@@ -18,6 +18,7 @@ from subgraph.reports import (
     figure,
     headline,
     interval_title,
+    is_proven,
     left_out,
     other_model,
     outcome,
@@ -60,8 +61,8 @@ def render(document: Document) -> str:
     shown = cleaned(document)
     findings, whole = shown["findings"], shown["whole"]
     lines = [headline(shown)]
-    if not findings and shown["agree"] and whole["why"] and not shown.get("score"):
-        lines.append(f"  {whole['why']}")
+    if not any(map(is_proven, findings)) and whole["why"] and not shown.get("score"):
+        lines.append(f"  the whole model: {whole['why']}" if findings else f"  {whole['why']}")
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
         lines += [f"  {line}" for line in _finding(shown, finding)]

@@ -20,6 +20,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import parse_memory
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.stretches.model import StretchedModel
@@ -90,6 +91,7 @@ class Reference:
         python: the interpreter of a release that is installed apart; None for the one beside subcut.
         limit: bytes of memory that the process may use; None for what is free.
         exceeded: was there a model that did not fit?
+        deadline: when the last request must have ended, as of `Workers`; `share` sets it.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Reference:
         self.fixed = bool(capabilities(backend).reference)
         self.options = {**fixed_options(backend), **(options or {})}
         self.exceeded = False
+        self.deadline = Deadline()
         self._restart = restart
         self._start = partial(Worker, backend, timeout=timeout, memory=memory or limit, python=python)
         self.python = python
@@ -119,10 +122,17 @@ class Reference:
         self._held: object = None  # what the process has under the key `HELD`
 
     def _started(self) -> Worker:
-        if not self.fixed:
-            return self._start()
-        free = free_memory()  # a damaged size in a model must not take the machine down
-        return self._start(bounded=min(self.limit + STACKS, free) if self.limit else free)
+        bounded = None
+        if self.fixed:
+            free = free_memory()  # a damaged size in a model must not take the machine down
+            bounded = min(self.limit + STACKS, free) if self.limit else free
+        worker = self._start(bounded=bounded)
+        worker.deadline = self.deadline
+        return worker
+
+    def share(self, deadline: Deadline) -> None:
+        """Take this deadline from now on."""
+        self.deadline = self._worker.deadline = deadline
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
@@ -172,7 +182,8 @@ class Reference:
             options["reuse"] = False
         with self._lock:
             self._stretched.pop(key, None)
-            if (self._restart or self.limit or self._stretched) and not self._worker.alive:
+            may_restart = self._restart or self.limit or self._stretched or self._worker.is_late
+            if may_restart and not self._worker.alive:
                 self._worker.close()
                 self._worker, self._held = self._started(), None
             self._worker.load(key, model, options)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import re
 import subprocess
@@ -26,10 +25,11 @@ from typing import Any, TypeVar
 from subgraph import children
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
-from subgraph.errors import BackendError, InputError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
+from subgraph.errors import BackendError, InputError, ModelError, OutputError, SubcutError, WorkerDied
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import CHANNEL_LOST, SCRATCH, WORD_BYTES, BackendInfo, ModelRun, process_end, seal
 from subgraph.storage import folders
@@ -72,7 +72,8 @@ class Worker:
         bounded: int | None = None, python: Path | None = None,
     ) -> None:  # fmt: skip
         self.timeout, self.memory = timeout, memory
-        self.deadline = math.inf  # of `time.monotonic`, for all requests
+        self.deadline = Deadline()  # of all requests
+        self.is_late = False  # it was ended at the deadline
         self._word = os.urandom(WORD_BYTES).hex().encode()
         self._is_alone = capabilities(backend).alone and python is None
         self._has_sources = backend.endswith(".py") or bool(capabilities(backend).script)
@@ -151,16 +152,19 @@ class Worker:
         return self._ask(lambda reply: dict(reply["sources"]), "sources") if self._has_sources else {}
 
     def drop(self, key: str) -> None:
-        """Forget a model; its memory is free again."""
-        self._ask(dict, "drop", key=key)
+        """Forget a model; its memory is free again. Once the time is used up, nothing is asked."""
+        if not self.deadline.has_passed:
+            self._ask(dict, "drop", key=key)
 
     def _ask(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
         """Send one request, wait for its reply; `read` makes of its document what the caller wants.
 
         Raises:
             SubcutError: the error that the child reports. WorkerDied: there is no reply. BackendError: the runtime, or
-                what it has started, says that a disk is full: that tells nothing about it.
+                what it has started, says that a disk is full: that tells nothing about it. OutOfTime: the deadline
+                has passed; a request that was under way was ended.
         """
+        self.deadline.require()
         with self._request_lock:  # the pipes are closed by whoever has it
             try:
                 return self._exchange(read, do, **arguments)
@@ -217,7 +221,8 @@ class Worker:
 
         A child that died is noticed although other processes may hold its pipes open.
         """
-        end = min(math.inf if limit is None else time.monotonic() + limit, self.deadline)
+        latest = self.deadline.at
+        end = latest if limit is None else min(time.monotonic() + limit, latest)
         check = time.monotonic() + POLL
         while not self._has_line():
             self._serve_pipes(do, max(min(check, end) - time.monotonic(), 0))
@@ -225,9 +230,10 @@ class Worker:
                 self._check_memory(do)
                 check = time.monotonic() + POLL
             if time.monotonic() >= end and not self._has_line():
-                if end == self.deadline:
+                if end == latest:
                     self._kill()
-                    raise OutOfTime("the time is used up", "the same command with more goes on")
+                    self.is_late = True
+                    self.deadline.require()
                 raise self._died(do, f"was stopped after {limit or 0:g} s", signature="timeout")
         line = bytes(self._received[: self._searched])
         del self._received[: self._searched + 1]

@@ -7,7 +7,6 @@ of loads. A run that must not depend on earlier ones gets a fresh process.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -17,10 +16,11 @@ from pathlib import Path
 
 from subgraph import plugins
 from subgraph.environments import emulated
-from subgraph.environments.installation import make, show
+from subgraph.environments.installation import SECONDS, make, show
 from subgraph.errors import BackendError, SubcutError, Unreachable, WorkerDied
 from subgraph.runtime import devices
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote.hosts import Hosts
 from subgraph.runtime.run_result import MODEL, Job, RunResult, run_model
@@ -104,21 +104,21 @@ class Workers:
 
     Attributes:
         memory: bytes that each process tree may hold; None without a limit.
-        deadline: when the last request must have ended, by `time.monotonic`.
+        deadline: when the last request must have ended; shared with the reference, and whoever runs more for a command.
         turns: what each run waits for and holds: a semaphore where more threads share them than may run at once.
     """
 
-    def __init__(self, candidate: Candidate, *, start: bool = True) -> None:
+    def __init__(self, candidate: Candidate, *, start: bool = True, deadline: Deadline | None = None) -> None:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
-        self.deadline = math.inf
+        self.deadline = deadline or Deadline()
         self.turns: AbstractContextManager[object] = nullcontext()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._hosts = Hosts(candidate.hosts)
-        self._python = installed(candidate) if start else None
+        self._python = installed(candidate, self.deadline) if start else None
         if start and candidate.has_process:
             self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
 
@@ -279,7 +279,7 @@ class Workers:
         self.close()
 
 
-def installed(candidate: Candidate) -> Path | None:
+def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | None:
     """The interpreter of its release, or of the user's; installed, after that was logged, where it is not there.
 
     None where it names none.
@@ -301,7 +301,7 @@ def installed(candidate: Candidate) -> Path | None:
     if not environment.is_ready:
         log.info("%s is installed, once, apart from all else:", clean(environment.requirements[0]))
         show(environment)
-    return make(environment)
+    return make(environment, (deadline or Deadline()).timeout(SECONDS))
 
 
 def stopped() -> WorkerDied:

@@ -42,8 +42,8 @@ def run_pieces(
         part: share of the time limit that these regions may take.
     """
     whole = trials.verdict(trials.model.whole())
-    end = time.monotonic() + part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
-    end = min(end, trials.runtime.workers.deadline)
+    limit = part * max(MAX_SECONDS, MAX_WHOLE * (whole.build + whole.run))
+    end = time.monotonic() + trials.runtime.workers.deadline.timeout(limit)
     most += trials.log.extra_runs
 
     def is_over() -> bool:

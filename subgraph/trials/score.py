@@ -19,7 +19,7 @@ from threading import Lock
 import numpy as np
 
 from subgraph import plugins
-from subgraph.errors import InputError, NotInstalled, SubcutError, UsageError
+from subgraph.errors import InputError, NotInstalled, OutOfTime, SubcutError, UsageError
 from subgraph.results.common import ScoreDocument
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.runtime.worker import Worker
@@ -145,7 +145,7 @@ class ByScore:
         fed += [*self.fixed, written("draws", rows.astype(np.int64), folder, "draws")]
         try:
             run = self.worker.run("score", folder, {"score": "score"}, fed)
-        except NotInstalled:
+        except (NotInstalled, OutOfTime):
             raise
         except SubcutError as e:
             raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW) from e
@@ -250,8 +250,11 @@ def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], me
     scratch = model.scratch / "scores"
     scratch.mkdir()
     with Worker(str(Path(score_backend.__file__)), timeout=TIMEOUT, memory=memory) as worker:
+        worker.deadline = model.reference.deadline
         try:
             worker.load("score", file, {"function": function, "truth": is_own})
+        except OutOfTime:
+            raise
         except SubcutError as e:
             raise UsageError(f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION") from e
         score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)

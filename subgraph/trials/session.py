@@ -91,6 +91,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     _require_outputs(graph, setup.choice)
     samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
     workers = workers or open_workers(setup.candidate)
+    reference.share(workers.deadline)
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
@@ -104,6 +105,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
             shared = _shared_tensors(graph, sides)
             if sides[0] is not None:
                 roundings, unrounded = stack.enter_context(Reference()), _unrounded(values, sides[0])
+                roundings.share(workers.deadline)
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
         model = ReferenceModel(
@@ -150,6 +152,7 @@ def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, sta
     """The candidate's own model beside the reference's."""
     other = load(file).prepare()
     runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else values.reference
+    runs_other.share(values.reference.deadline)
     tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
     pair = pair_models(graph, other, runs_other, values, values.folder.parent, tensor_map, setup.choice.ignored)
     log.info("%s", pair.summary())
@@ -195,8 +198,9 @@ def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[
     """
     scratch = trials.model.scratch / name
     scratch.mkdir(exist_ok=True)
-    with open_workers(candidate) as workers:
-        workers.deadline = trials.runtime.workers.deadline
+    deadline = trials.runtime.workers.deadline
+    deadline.require()
+    with open_workers(candidate, deadline) as workers:
         runtime = replace(trials.runtime, candidate=candidate, workers=workers, is_manual=False)
         yield trials.with_runtime(runtime, replace(trials.model, scratch=scratch))
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import ROOT
 from subgraph import plugins
-from subgraph.bisection.costs import require_time
-from subgraph.errors import OutOfTime
 from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import PATIENCE, Done, subcut
@@ -465,12 +462,17 @@ def test_a_fusion_without_overflow_is_a_culprit_of_three_nodes(tmp_path: Path) -
     assert (finding["kind"], finding["ops"], finding["certified"]) == ("culprit", ["Exp", "Add", "Log"], True)
 
 
-def test_nothing_is_explained_when_the_time_is_used_up() -> None:
-    """Runs of the reference, which explanations and the costs of pieces take, end with the time as well."""
-    trials: Any = SimpleNamespace(
-        runtime=SimpleNamespace(workers=SimpleNamespace(deadline=time.monotonic() + PATIENCE))
-    )
-    require_time(trials)
-    trials.runtime.workers.deadline = time.monotonic()
-    with pytest.raises(OutOfTime, match="the time is used up"):
-        require_time(trials)
+@pytest.mark.parametrize("side", ["candidate", "reference"])
+def test_the_time_ends_a_run_that_hangs_and_the_full_model_is_judged_all_the_same(here: Path, side: str) -> None:
+    """Explanations, reports and the repetition of the full model once took runs that nothing limited."""
+    (here / "log").mkdir()
+    hangs = {"log": str(here / "log"), "after": "4", "then": "hangs"}
+    options = ",".join(f"{name}={value}" for name, value in hangs.items())
+    words = [] if side == "candidate" else ["--reference", f"{fake_candidate.HERE}:{options}"]
+    faults = hangs if side == "candidate" else {}
+    done = bisect(here, *words, "--max-time", "2s", "--fresh", "--json", nodes="n13", **faults)
+    document = found(done)
+    assert (done.code, document["whole"]["status"], document["whole"]["signature"]) == (1, "fail", "mismatch")
+    assert "used up" in document["findings"][0]["reason"]
+    text = subcut("report", Path(document["report"]).parent, "-f", "text", cwd=here).out
+    assert document["whole"]["why"] in text

@@ -32,7 +32,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load, save
 from subgraph.trials.session import Setup, open_trials
-from tests.helpers import text_models
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.open_trials import region_of
 from tests.helpers.run_command import Done, in_process, subcut
 from tests.helpers.versions import RUNTIME
@@ -333,3 +333,14 @@ def test_the_installed_releases_are_listed_and_removed(tmp_path: Path, monkeypat
     assert "toyruntime==1.1" in subcut("blame", "--list", cwd=tmp_path).out
     assert subcut("blame", "--clear", cwd=tmp_path).out == "removed 1 environment\n"
     assert subcut("blame", "--list", cwd=tmp_path).out == "nothing is installed apart\n"
+
+
+def test_the_time_ends_what_explains_a_fault(tmp_path: Path) -> None:
+    """The search is over by then; options and cures are not tried, and that is noted."""
+    model(tmp_path)
+    (tmp_path / "log").mkdir()
+    spec = f"{fake_candidate.HERE}:nodes=exp,log={tmp_path / 'log'},after=3,then=hangs"
+    words = ("model.onnx", "-i", "x.npy", "-c", spec, "--max-time", "5s", "--fresh")
+    done, document = blamed(tmp_path, *words)
+    assert done.code == 1 and document["region"] == ["exp"] and not document["cures"], done
+    assert any("the time is used up" in note for note in document["notes"])

@@ -691,7 +691,7 @@ def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, m
     words = (*doubted(here, nodes="n5", pause="0.7"), *QUICK, "--json")
     done = bisect(*words, *budget, cwd=here, env=mark)
     if "error" in done.document:
-        assert done.code == 5 and "used up before the whole model had run once" in done.document["error"]["what"]
+        assert done.code == 5 and "used up before the whole model was judged" in done.document["error"]["what"]
         return
     document = found(done)
     (one,) = document["findings"]
@@ -707,7 +707,7 @@ def test_a_run_that_takes_longer_than_all_the_time_is_ended(here: Path, mark: di
     begin = time.monotonic()
     done = bisect(*doubted(here, pause="600"), *QUICK, "--max-time", "3s", cwd=here, env=mark)
     assert time.monotonic() - begin < LONG / 4
-    assert done.code == 5 and "the time is used up before the whole model had run once" in done.err
+    assert done.code == 5 and "the time is used up before the whole model was judged" in done.err
 
 
 def test_no_time_at_all_is_a_slip(here: Path) -> None:

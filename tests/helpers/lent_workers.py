@@ -7,7 +7,6 @@ many processes there were. Tests that are about starting have the fixture `own_w
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections import defaultdict
@@ -24,6 +23,7 @@ from subgraph.errors import SubcutError
 from subgraph.graph import cut, onnx_process, protobuf, shape_inference
 from subgraph.graph.onnx_process import MEMORY_SHARE, OnnxProcess
 from subgraph.runtime import reference, worker_pool
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.worker import Worker
@@ -99,7 +99,7 @@ class LentWorker(Worker):
         lent = _idle[backend] if backend in BACKENDS and python is None and not limited else None
         if lent:
             vars(self).update(lent.pop())
-            self.timeout, self.memory, self.deadline = timeout, memory, math.inf
+            self.timeout, self.memory, self.deadline = timeout, memory, Deadline()
         else:
             super().__init__(backend, timeout=timeout, memory=memory, bounded=bounded, python=python)
         self._backend = backend if lent is not None else ""

@@ -147,11 +147,11 @@ def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
 ) -> None:
     workers = pool(**{step: "import time; time.sleep(600)"})
     workers.about()
-    workers.deadline = time.monotonic() + 0.1
+    workers.deadline.at = time.monotonic() + 0.1
     with workers.borrow() as one, pytest.raises(OutOfTime, match="the time is used up"):
         run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))
     assert not one.alive
-    workers.deadline = time.monotonic() + PATIENCE
+    workers.deadline.at = time.monotonic() + PATIENCE
     assert workers.about() == BackendInfo()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
 from dataclasses import replace
 from functools import cached_property
@@ -17,9 +16,10 @@ from typing import Any, NoReturn
 
 from subgraph import documents
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, OutOfTime, SubcutError, Unreachable, from_json
+from subgraph.errors import BackendError, SubcutError, Unreachable, from_json
 from subgraph.runtime import executors
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.executors import Connection
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.remote import task
@@ -34,13 +34,17 @@ POLL = 0.2  # seconds between two looks at the time
 SMALL = 1 << 20  # bytes: smaller files go with the task, larger ones if the worker lacks them
 
 
-def open_workers(candidate: Candidate) -> Workers:
+def open_workers(candidate: Candidate, deadline: Deadline | None = None) -> Workers:
     """The processes of a candidate: here, or elsewhere where it names an executor.
+
+    Args:
+        deadline: That of a command which has processes already; None for one without a limit.
 
     Raises:
         BackendError: it cannot be started, or the executor is not reached.
     """
-    return RemoteWorkers(candidate) if candidate.executor else Workers(candidate)
+    pool = RemoteWorkers if candidate.executor else Workers
+    return pool(candidate, start=not candidate.executor, deadline=deadline)
 
 
 def runs_at_once(candidate: Candidate) -> int:
@@ -57,8 +61,8 @@ def runs_at_once(candidate: Candidate) -> int:
 class RemoteWorkers(Workers):
     """Runs of a candidate as tasks of its executor."""
 
-    def __init__(self, candidate: Candidate) -> None:
-        super().__init__(candidate, start=False)
+    def __init__(self, candidate: Candidate, *, start: bool = False, deadline: Deadline | None = None) -> None:
+        super().__init__(candidate, start=start, deadline=deadline)
         self._connection = executors.connected(candidate.executor, candidate.resources)
         self._by_content = False
         self._reconnecting = threading.Lock()
@@ -163,9 +167,9 @@ class RemoteWorkers(Workers):
                 raise stopped()
             if not self._connection.alive:
                 raise CancelledError
-            if time.monotonic() >= self.deadline:
+            if self.deadline.has_passed:
                 future.cancel()
-                raise OutOfTime("the time is used up", "the same command with more goes on")
+                self.deadline.require()
         reply: tuple[str, dict[str, bytes]] = future.result()
         return reply
 

@@ -1,0 +1,50 @@
+"""The time that a user gives a command: one object, from which all that runs for it takes its timeout."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from subgraph.errors import OutOfTime
+
+T = TypeVar("T")
+
+
+@dataclass
+class Deadline:
+    """When the last run of a command must have ended; its processes share the object.
+
+    Attributes:
+        at: The time, by `time.monotonic`; infinite without a limit.
+    """
+
+    at: float = math.inf
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether nothing more may run."""
+        return time.monotonic() >= self.at
+
+    def timeout(self, most: float) -> float:
+        """Return the seconds that something may take that takes at most `most`."""
+        return min(most, max(self.at - time.monotonic(), 0.0))
+
+    def require(self) -> None:
+        """Raise an error once the time is used up.
+
+        Raises:
+            OutOfTime: It is.
+        """
+        if self.has_passed:
+            raise OutOfTime("the time is used up", "the same command with more time goes on")
+
+
+def if_time(explain: Callable[[], T], otherwise: T) -> T:
+    """Return an optional explanation, or `otherwise` if the time is used up before it is known."""
+    try:
+        return explain()
+    except OutOfTime:
+        return otherwise
