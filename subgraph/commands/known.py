@@ -35,7 +35,8 @@ MAX_SAYS = 90  # characters of a line
 def known(
     *,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An entry; tract/NAME where several runtimes have one.")
+        str | None,
+        typer.Argument(metavar="NAME", help="An entry; tract/NAME, --runtime or -c if several runtimes have one."),
     ] = None,
     runtime: Annotated[Text, option("--runtime", "NAME", "Only entries of this runtime: tract, mnn …")] = None,
     operator: Annotated[Text, option("--operator", "NAME", "Only entries of this operator.")] = None,
@@ -57,16 +58,19 @@ def known(
     Exit code 0: listed, or nothing is wrong here; 1: something is.
     """
     asked = Asked(project.load(), result=result)
-    every = entries_of.entries(folders_of(asked.settings))
-    chosen = [entries_of.find(name, every)] if name else _chosen(every, runtime, operator)
+    if candidate and not try_it:
+        raise UsageError("-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries")
+    tested = asked.candidate(candidate) if candidate else None
+    chosen = _chosen(entries_of.entries(folders_of(asked.settings)), runtime, operator)
+    if name:
+        own = entries_of.runtime_of(tested.backend, tested.device) if tested else ""
+        chosen = [entries_of.find(name, chosen, own)]
     if not try_it:
-        if candidate:
-            raise UsageError("-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries")
         document = {"schema": "subcut.known/1", "exit_code": 0, "entries": [to_json(e) for e in chosen]}
         return Result(document, _page(chosen[0]) if name else _list(chosen))
-    if not candidate:
+    if not tested:
         raise UsageError("--try on which candidate?", f"-c {chosen[0].runtime}")
-    return _tried(asked, asked.candidate(candidate), chosen)
+    return _tried(asked, tested, chosen)
 
 
 def folders_of(settings: Project) -> list[Path]:

@@ -235,13 +235,20 @@ def runtime_of(backend: str, device: str = "") -> str:
     return device or Path(backend).stem
 
 
-def find(name: str, among: Sequence[Entry]) -> Entry:
-    """The entry of a name, `NAME` or `RUNTIME/NAME`.
+def find(name: str, among: Sequence[Entry], runtime: str = "") -> Entry:
+    """Return the entry of a name, `NAME` or `RUNTIME/NAME`.
+
+    Args:
+        name: The entry's name or path.
+        among: The entries to search.
+        runtime: The runtime whose entry is returned if several runtimes have this name.
 
     Raises:
-        UnknownName: there is none, or several runtimes have one; carries the nearest.
+        UnknownName: There is no such entry, or several runtimes have one; carries the nearest.
     """
     found = [e for e in among if name in (e.name, e.path)]
+    if len(found) > 1:
+        found = [e for e in found if e.runtime == runtime] or found
     if len(found) == 1:
         return found[0]
     if found:

@@ -40,6 +40,7 @@ g (float[5, 1, 4] x) => (float[5, 1, 1, 3] y) {{
     [back] y, h, c = LSTM <hidden_size = 3 {}> (x, w, r)
 }}
 """
+RELU = '<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { y = Relu (x) }'
 WRONG = '''
 """onnxruntime, whose Elu is wrong where alpha is set."""
 import onnx
@@ -176,6 +177,26 @@ def test_a_name_is_found_also_where_several_runtimes_have_it() -> None:
         known.find("lstm-direction-reverse", ENTRIES)
     with pytest.raises(UnknownName, match="no entry 'lstm-directon-reverse'"):
         known.find("lstm-directon-reverse", ENTRIES)
+
+
+@pytest.mark.parametrize("decides", [("-c", "toy.py"), ("--runtime", "toy", "-c", "toy.py")])
+def test_the_candidate_decides_between_entries_of_one_name(decides: tuple[str, ...], tmp_path: Path) -> None:
+    case = known.KnownCase(RELU)
+    entry = known.Entry("Relu", "forgets the sign", ["7"], "2026-01-01", case=case)
+    for runtime in ("toy", "other"):
+        file = tmp_path / "own" / runtime / "forgets.toml"
+        file.parent.mkdir(parents=True)
+        file.write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
+    (tmp_path / "toy.py").write_text(WRONG, encoding="utf-8")
+    done = subcut("known", "forgets", "--try", *decides, "--json", cwd=tmp_path)
+    assert [e["runtime"] for e in done.document["entries"]] == ["toy"], done.err
+    assert "'forgets'" in subcut("known", "forgets", "--try", cwd=tmp_path).err
+
+
+def test_the_runtime_decides_between_entries_of_one_name(tmp_path: Path) -> None:
+    done = subcut("known", "gru-direction-reverse", "--runtime", "tract", cwd=tmp_path)
+    assert done.out.startswith("tract: GRU")
 
 
 @pytest.mark.parametrize(
