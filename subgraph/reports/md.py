@@ -60,13 +60,15 @@ def render(document: Document) -> str:
 
 
 def code(name: str) -> str:
-    """A code span that holds any name: its fence is longer than the name's longest run of backticks.
+    """Return a code span that holds any text: its fence is longer than the text's longest run of backticks.
 
-    >>> code("a`b")
-    '``a`b``'
+    An empty text has no code span.
+
+    >>> code("a`b"), code("")
+    ('``a`b``', '')
     """
     if not name.strip():
-        return "(no name)"
+        return "(no name)" if name else ""
     fence = "`" * (_longest(name) + 1)
     pad = " " if name[0] in "` " or name[-1] in "` " else ""
     return f"{fence}{pad}{name}{pad}{fence}"
@@ -140,7 +142,9 @@ def _environment(document: Document) -> list[str]:
         one = document[name]
         parts = [*runtime(one), *(f"{key}={value}" for key, value in one["options"].items())]
         rows.append((name, " ".join(table_code(part) for part in parts)))
-    rows += [("criterion", table_code(document["criterion"])), ("samples", listed(document["samples"], table_code))]
+    rows.append(("criterion", table_code(document["criterion"])))
+    if samples := list(filter(None, document["samples"])):
+        rows.append(("samples", listed(samples, table_code)))
     rows += [(name, table_code(str(environment[name]))) for name in ("subcut", "python", "machine", "threads")]
     rows += [(table_code(name), table_code(version)) for name, version in environment["packages"].items()]
     return _table(("", ""), rows)

@@ -408,6 +408,7 @@ def table_rows(tokens: list[Any]) -> Iterator[list[Any]]:
         ("`", "`` ` ``", "`` ` ``"),
         ("a|b", "`a|b`", "<code>a&#124;b</code>"),
         (" ", "(no name)", "(no name)"),
+        ("", "", ""),
     ],
 )
 def test_code_spans(name: str, span: str, cell: str) -> None:
@@ -744,6 +745,17 @@ def test_the_innermost_certified_findings_give_the_headline_and_the_conclusion(f
         assert told in text, told
     finding["inside"] = body("loop1/body@3", inner("if1", "probably rounding", certified=False))
     assert "in it loop1" not in render(form, document).replace("`", "")
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_an_empty_text_of_a_document_is_no_name(form: str) -> None:
+    document = RUNS["culprit"]()
+    document["samples"] = [""]
+    document["findings"][0]["inside"] = body("if1/then_branch")
+    assert problem(document) == ""
+    text = html.unescape(render(form, document)).replace("`", "")
+    assert "inside if1/then_branch: nothing was established" in text
+    assert "(no name)" not in text and "samples" not in text
 
 
 def test_what_was_found_inside_is_read_from_documents_of_before() -> None:
