@@ -23,7 +23,8 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NotRequired, TypedDict
 
 
@@ -153,6 +154,23 @@ class OutputError(SubcutError):
     """Something could not be written: disk full, no permission. It says nothing about a model or a candidate."""
 
     exit_code = 74  # sysexits.h, EX_IOERR
+
+
+@contextmanager
+def name_setting(setting: str) -> Iterator[None]:
+    """Name the project file's setting in an error that its value causes.
+
+    Args:
+        setting: `input of subcut.toml`; "" if the value is from elsewhere.
+    """
+    try:
+        yield
+    except (UsageError, ModelError) as e:
+        if setting and not isinstance(e, OutOfMemory):
+            e.what += f" ({setting})"
+            e.args = (e.what,)
+            e.hint = ": ".join(filter(None, ("correct or remove that line", e.hint)))
+        raise
 
 
 def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:

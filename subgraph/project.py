@@ -90,6 +90,18 @@ class Project:
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
 
+    def setting(self, **typed: Any) -> str:
+        """Return which settings are the project file's, as `input of subcut.toml`; "" if none is.
+
+        Args:
+            typed: By key, the value on the command line.
+        """
+        keys = [key for key, value in typed.items() if self.origin(key, value)]
+        if not keys or not self.file:
+            return ""
+        place = self.file.name if self.file.parent == Path.cwd() else self.file
+        return f"{' and '.join(keys)} of {place}"
+
     def tests(self) -> Iterator[Project]:
         """The settings of each test, one `model` on one `candidate`: those of the file, then those of `[[tests]]`.
 

@@ -184,7 +184,7 @@ def _cut_whole(graph: Graph, folder: Path, asked: Asked) -> None:
 
     request = write_case.CaseRequest((), (), **asked.feeding.options)
     with asked.reference() as reference:
-        cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference)
+        cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference, asked.feeding)
     if len(cases) > 1:
         what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i")

@@ -127,7 +127,7 @@ def cut(
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (opened, feeding, names):
+        with inside.opened(graph, ends, asked.feeding, reference, place.parent) as (opened, feeding, names):
             if opened is not graph:
                 first = len(request.start)
                 begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))

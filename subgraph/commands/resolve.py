@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from subgraph import plugins, project, trust
 from subgraph.cases.layout import INPUTS, MODEL
@@ -27,7 +27,7 @@ from subgraph.commands.options import (
     ScoreOptions,
 )
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.errors import UsageError
+from subgraph.errors import UsageError, name_setting
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import LITERT, PLAIN, Reference, parse_limit
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
     from subgraph.trials.trial import Trials
 
+T = TypeVar("T")
 MODULE = "torch:"  # how the SPEC of a PyTorch module begins
 
 
@@ -114,20 +115,26 @@ class Asked:
             UsageError: a shape, mean or scale cannot be read.
         """
         settings, inputs = self.settings, self.inputs
-        files = settings.get("input", inputs.inputs, [])
-        if not inputs.inputs and self.case:  # what a project file names is for its model
+        files = inputs.inputs
+        if not files and self.case:  # what a project file names is for its model
             files = [str(self.case / INPUTS)]
             log.info("inputs: those of the case, %s", clean(files[0]))
         return Feeding(
-            inputs=tuple(files),
-            shapes=shapes(settings.get("shape", inputs.shape, [])),
+            inputs=tuple(settings.get("input", files, [])),
+            shapes=self._read("shape", inputs.shape, shapes, []),
             seed=settings.get("seed", inputs.seed, 0),
             picture=ImageOptions(
-                _channel_numbers("--mean", settings.get("mean", inputs.mean), 0.0),
-                _channel_numbers("--scale", settings.get("scale", inputs.scale), 1.0),
+                self._read("mean", inputs.mean, partial(_channel_numbers, "--mean", 0.0)),
+                self._read("scale", inputs.scale, partial(_channel_numbers, "--scale", 1.0)),
                 settings.get("bgr", inputs.bgr or None, False),
             ),
+            setting=settings.setting(input=files, shape=inputs.shape, mean=inputs.mean, scale=inputs.scale),
         )
+
+    def _read(self, key: str, typed: Any, convert: Callable[[Any], T], default: Any = None) -> T:
+        """Return a setting's value, converted; an error names the project file if the value is from there."""
+        with name_setting(self.settings.setting(**{key: typed})):
+            return convert(self.settings.get(key, typed, default))
 
     @cached_property
     def output(self) -> Path:
@@ -176,7 +183,8 @@ class Asked:
         """
         from subgraph.comparison import judge
 
-        judge.parse_criterion(self.criterion_words)
+        with name_setting(self.settings.setting(criterion=self.comparison.criterion)):
+            judge.parse_criterion(self.criterion_words)
         return self.criterion_words
 
     def reference(self) -> Reference:
@@ -186,7 +194,7 @@ class Asked:
             UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
         """
         reference = self.described_reference()
-        limit = parse_limit(self.settings.get("memory", self.runtime.memory))
+        limit = self._read("memory", self.runtime.memory, parse_limit)
         if reference is None:
             return Reference(limit=limit)
         require_trust(reference.code, self.result.trust)
@@ -207,7 +215,8 @@ class Asked:
             return None
         from subgraph.runtime import candidate as candidates
 
-        reference = candidates.parse(spec, self.settings)
+        with name_setting(self.settings.setting(reference=self.runtime.reference)):
+            reference = candidates.parse(spec, self.settings)
         if library and not reference.can.custom_ops:
             hint = f"give {reference.backend} its own setting for that"
             raise UsageError("--custom-ops is for onnxruntime only", hint)
@@ -245,17 +254,22 @@ class Asked:
         from subgraph.runtime.executors import check as check_executor
 
         settings, runtime = self.settings, self.runtime
+        typed = spec
         spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else PLAIN
-        candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
-        timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
+        with name_setting(settings.setting(candidate=typed)):
+            candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
+        timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
         if timeout == 0:
             raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
-        memory_limit = settings.get("memory_limit", runtime.memory_limit)
-        own = parse_limit(settings.get("memory", runtime.memory)) if not candidate.runs_commands else None
+        parse = candidates.parse_memory
+        memory_limit = self._read(
+            "memory_limit", runtime.memory_limit, lambda text: None if text is None else parse(text)
+        )
+        own = self._read("memory", runtime.memory, parse_limit) if not candidate.runs_commands else None
         candidate = replace(
             candidate,
             timeout=candidate.timeout if timeout is None else timeout,
-            memory=(candidate.memory or own) if memory_limit is None else candidates.parse_memory(memory_limit),
+            memory=(candidate.memory or own) if memory_limit is None else memory_limit,
             precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
             executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
         )
@@ -479,7 +493,7 @@ def shapes(words: Sequence[str]) -> dict[str, list[int]]:
     return out
 
 
-def _channel_numbers(option: str, text: str | None, default: float) -> tuple[float, ...]:
+def _channel_numbers(option: str, default: float, text: str | None) -> tuple[float, ...]:
     if text is None:
         return (default,)
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.decoding.decoder import Decoder, declared, dims_of, first_shape
 from subgraph.decoding.loop_file import STEPS, LoopFile
-from subgraph.errors import InputError, UsageError
+from subgraph.errors import InputError, UsageError, name_setting
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
@@ -170,7 +170,8 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     if missing:
         what = f"nothing is given for '{clean(missing[0])}'"
         raise InputError(what, f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}")
-    values, _ = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
+    with name_setting(feeding.setting):
+        values, _ = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
     for name, number in file.constants.items():
         _, dtype, dims = declared(graph, name)
         shape = [d if isinstance(d, int) else 1 for d in dims or ()]

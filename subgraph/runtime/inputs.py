@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from subgraph.errors import InputError, UnknownName
+from subgraph.errors import InputError, UnknownName, name_setting
 from subgraph.graph import protobuf
 from subgraph.graph.quantization import constant_scale
 from subgraph.graph.types import declared_type
@@ -125,6 +125,7 @@ class Sample:
         names: all inputs of the model, in order: a file may be for one that this run does not need.
         origin: where the values in the files come from, in words; "" if their names say that.
         draw: how floats are drawn, a key of `DRAWS`.
+        setting: as of `Feeding`.
     """
 
     label: str
@@ -135,6 +136,7 @@ class Sample:
     picture: ImageOptions = field(default_factory=ImageOptions)
     origin: str = ""
     draw: str = "normal"
+    setting: str = ""
 
 
 class FeedingOptions(TypedDict):
@@ -159,6 +161,7 @@ class Feeding:
         records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
             `inputs`, which then only names them in requests and manifests. A sequence is a file per element.
         origins: per sample of `records`, where its values come from, in words; labels: its name.
+        setting: The settings of a project file that say this, for errors; "" if none does.
     """
 
     inputs: tuple[str, ...] = ()
@@ -168,6 +171,7 @@ class Feeding:
     records: tuple[Mapping[str, Record], ...] = ()
     origins: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    setting: str = ""
 
     @property
     def is_default(self) -> bool:
@@ -186,6 +190,10 @@ class Feeding:
             InputError: a file or folder does not exist or is of no known kind, or a shape contradicts the model.
             UnknownName: the model has no input of that name.
         """
+        with name_setting(self.setting):
+            return self._plan(graph, names)
+
+    def _plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
         sizes: dict[str, int] = {}
         for name, shape in self.shapes.items():
             _require_input(graph, name)
@@ -194,7 +202,7 @@ class Feeding:
         samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
         origins = self.origins or [""] * len(samples)
         return [
-            Sample(label, files, specs, list(graph.inputs), self.seed, self.picture, origin)
+            Sample(label, files, specs, list(graph.inputs), self.seed, self.picture, origin, self.setting)
             for (label, files), origin in zip(samples, origins, strict=True)
         ]
 

@@ -25,7 +25,15 @@ from typing import Any, TypeVar
 from subgraph import children
 from subgraph.documents import from_json, to_json
 from subgraph.environments import releases
-from subgraph.errors import BackendError, InputError, ModelError, OutputError, SubcutError, WorkerDied
+from subgraph.errors import (
+    BackendError,
+    InputError,
+    ModelError,
+    OutputError,
+    SubcutError,
+    WorkerDied,
+    name_setting,
+)
 from subgraph.errors import from_json as error_from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.backends import capabilities
@@ -143,9 +151,11 @@ class Worker:
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
         """
-        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
-        fed["earlier"] = to_json(tuple(earlier))
-        return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
+        is_sample = isinstance(feeds, Sample)
+        fed = {"sample" if is_sample else "feeds": to_json(feeds), "earlier": to_json(tuple(earlier))}
+        read = partial(from_json, ModelRun)
+        with name_setting(feeds.setting if isinstance(feeds, Sample) else ""):
+            return self._ask(read, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:
         """What the backend's Python file has imported from outside the installed packages: file → digest."""

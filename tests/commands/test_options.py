@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+import onnx
 import pytest
 
 from subgraph.commands import Result, command_line, options
@@ -16,6 +19,8 @@ from subgraph.commands.options import CriterionOptions, InputOptions, Text, opti
 from subgraph.commands.resolve import Asked
 from subgraph.errors import UsageError
 from subgraph.project import Project
+from tests.helpers import text_models
+from tests.helpers.run_command import subcut
 
 
 @with_option_groups("atol", "metric")
@@ -80,3 +85,51 @@ def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> N
     assert (feeding.seed, feeding.shapes) == (0, {"x": [1, 2]})
     assert (feeding.picture.mean, feeding.picture.scale) == ((1.0, 2.0), (2.0,))
     assert Asked(project).feeding.seed == 3
+
+
+ADD = "g (float[a, 4] x) => (float[a, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
+ANY_SHAPE = "g (float[a, b] x) => (float[a, b] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with two models and an input that fits neither."""
+    onnx.save(text_models.model(ADD), tmp_path / "m.onnx")
+    onnx.save(text_models.model(ANY_SHAPE), tmp_path / "any_shape.onnx")
+    np.save(tmp_path / "in.npy", np.zeros((1, 3), np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "typed"),
+    [
+        ("input", "in.npy", "-i"),
+        ("input", "x=missing.npy", "-i"),
+        ("shape", "1x4", "--shape"),
+        ("shape", "x=1x3", "--shape"),
+        ("mean", "a", "--mean"),
+        ("timeout", "-1", "--timeout"),
+        ("memory_limit", "much", "--memory-limit"),
+        ("criterion", "nois", "--criterion"),
+        ("reference", "nobody", "--reference"),
+    ],
+)
+def test_an_error_names_the_project_file_whose_value_it_is_about(
+    key: str, value: str, typed: str, project: Path
+) -> None:
+    words = "compare", "m.onnx", "-c", "ort"
+    done = subcut(*words, typed, value, cwd=project)
+    assert done.code == 2 and "subcut.toml" not in done.err
+    (project / "subcut.toml").write_text(f"{key} = {value if value == '-1' else repr(value)}\n", encoding="utf-8")
+    done = subcut(*words, cwd=project)
+    assert done.code == 2 and f"({key} of subcut.toml)" in done.err and "remove that line" in done.err
+
+
+@pytest.mark.parametrize("words", [("bisect", "-c", "ort"), ("cut", "--start", "y"), ("dump", "--all"), ("bundle",)])
+def test_an_error_while_the_reference_runs_names_the_project_file_that_feeds_it(
+    words: tuple[str, ...], project: Path
+) -> None:
+    (project / "subcut.toml").write_text('input = "in.npy"\n', encoding="utf-8")
+    command, *more = words
+    done = subcut(command, "any_shape.onnx", *more, cwd=project)
+    assert done.code == 3 and "(input of subcut.toml)" in done.err and "remove that line" in done.err

@@ -277,7 +277,7 @@ class _Session:
                 outputs.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
-                f"onnxruntime failed while running: {_message(e)}", "are the inputs what the model expects?"
+                f"onnxruntime failed while running: {_message(e)}", "check that the inputs are what the model expects"
             ) from e
         return outputs
 
