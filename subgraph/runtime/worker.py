@@ -151,11 +151,10 @@ class Worker:
         Raises:
             InputError: an input does not fit. ModelError: the run failed.
         """
-        is_sample = isinstance(feeds, Sample)
-        fed = {"sample" if is_sample else "feeds": to_json(feeds), "earlier": to_json(tuple(earlier))}
-        read = partial(from_json, ModelRun)
-        with name_setting(feeds.setting if isinstance(feeds, Sample) else ""):
-            return self._ask(read, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
+        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": to_json(feeds)}
+        fed["earlier"] = to_json(tuple(earlier))
+        with name_setting(getattr(feeds, "setting", "")):
+            return self._ask(partial(from_json, ModelRun), "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:
         """What the backend's Python file has imported from outside the installed packages: file → digest."""
