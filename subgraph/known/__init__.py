@@ -22,11 +22,12 @@ and that no node makes, is a weight that is drawn like the inputs. `[case.ranges
 `[case.values]` the elements of an input that must not be drawn.
 
 `when` has attributes, as the operator's default where the node has none, and `set softcap` = "yes" where one is not
-that default; `type 0` and `rank 0` of an input, `input 2` = "constant", "variable" or "none", `maker 0` = the operator
-that makes it, or "input" of the model, `of 0 mode` = the `mode` of the maker of input 0, `outputs` = how many are
-read, `output 0` = "read", "unread" or "none", `opset below 13` = "yes". `values` says what of the values shows it: no
-node is known to have them, so such an entry is listed, and no hint. `[unless]` has the same form: nodes of which all of
-that holds were seen to be right. A user's own folder has the same form.
+that default; `given strides` = "no" if the node does not state it; `type 0` and `rank 0` of an input, `input 2` =
+"constant", "variable" or "none", `maker 0` = the operator that makes it, or "input" of the model, `of 0 mode` = the
+`mode` of the maker of input 0, `outputs` = how many are read, `output 0` = "read", "unread" or "none", `opset below
+13` = "yes". `values` says what of the values shows it: no node is known to have them, so such an entry is listed, and
+no hint. `[unless]` has the same form: nodes of which all of that holds were seen to be right. A user's own folder has
+the same form.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ HOME = Path(__file__).parent
 OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)  # what a file is about, without reading all of it
 FACT_KINDS = (
     "set ",
+    "given ",
     "type ",
     "rank ",
     "input ",

@@ -177,31 +177,32 @@ class _OnnxTest:
 
 def _make(folder: Path) -> dict[str, Any]:
     """Write the archive to a folder; the document that lists its tests."""
-    log.info("making onnx's operator tests: a few seconds, once")
+    log.info("making onnx's operator tests, once for this folder of results")
     tests: list[OperatorTest] = []
     left_out: list[NamedTest] = []
     with (
+        _no_warnings(),
         folders.temporary("subcut-tests") as temporary,
         zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
         newest = newest_taken(temporary)
+        work = temporary / "test"
+        work.mkdir()
         for onnx_test in (*_node_tests(), *_network_tests()):
-            work = temporary / onnx_test.name
-            work.mkdir()
             try:
                 tests.append(_write(onnx_test, work, newest))
+                for file in sorted(work.iterdir()):
+                    archive.writestr(zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes())
             except SubcutError as e:
                 left_out.append(NamedTest(onnx_test.name, onnx_test.op, e.what))
-                continue
-            for file in sorted(work.iterdir()):
-                archive.writestr(zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes())
-                file.unlink()
+            finally:
+                for file in work.iterdir():
+                    file.unlink()
     return {"tests": to_json(tests), "left_out": to_json(left_out)}
 
 
 def _node_tests() -> Iterator[_OnnxTest]:
-    with _no_warnings():
-        cases = _generate()
+    cases = _generate()
     ops: dict[str, tuple[str, str]] = {}
     for case in cases:
         m = EXPANDED.fullmatch(case.name)
@@ -239,8 +240,7 @@ def _network_tests() -> Iterator[_OnnxTest]:
     from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
 
-    with _no_warnings():
-        cases = [c for c in collect_testcases() if c.url and LIGHT_NETWORKS in c.url]
+    cases = [c for c in collect_testcases() if c.url and LIGHT_NETWORKS in c.url]
     for case in cases:
         path = Path(str(onnx.__file__)).parent / LIGHT_NETWORKS / Path(str(case.url)).name
         if not path.is_file():

@@ -10,6 +10,7 @@ import ast
 import csv
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from onnx import TensorProto, helper, numpy_helper
 from subgraph import plugins
 from subgraph.commands.lint import text
 from subgraph.documents import to_json
-from subgraph.errors import InputError, UnknownName, UsageError
+from subgraph.errors import InputError, Refused, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.inspection import lint
-from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, LintContext, LintIssue
+from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, LintContext, LintIssue, custom_domain
 from subgraph.inspection.lint._resize import COORDINATES, ROUNDED, Axis
 from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.worker import Worker
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
 
@@ -126,7 +128,7 @@ CASES = [
          pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"), NOTE, "open", options={"skip": "baked-shape"}),
     Case("custom-domain", "n", unary("my.Op(x)"), unary("Relu(x)"), says="custom domain 'my'",
          more={"domains": ("my",)}),
-    Case("custom-domain", "n", unary("com.microsoft.Gelu(x)"), unary("Gelu(x)"), says="onnxruntime alone",
+    Case("custom-domain", "n", unary("com.microsoft.Gelu(x)"), unary("Gelu(x)"), says="operator of onnxruntime",
          more={"domains": ("com.microsoft",), "opset": 20, "ir": 9}),
     Case("custom-domain", "n", unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"), unary("Relu(x)"), NOTE, "ai.onnx.ml",
          more={"domains": ("ai.onnx.ml",)}),
@@ -344,6 +346,41 @@ def test_local_functions_are_looked_into(tmp_path: Path) -> None:
     assert ("average-pool", WARNING, "local.Pool > inner") in told
     assert ("opset", WARNING, "local.Pool > inner") in told, "count_include_pad comes with opset 7"
     assert ("custom-domain", NOTE, "call") in told
+
+
+@pytest.mark.parametrize(
+    ("op", "runtime", "said"),
+    [
+        ("Gelu", "", "mnn 3.6.1, opencv 5.0.0, openvino 2026.4.1, tract 0.23.9 import it"),
+        ("CDist", "", "do not import it"),
+        ("DynamicQuantizeLSTM", "openvino", ""),
+        ("DynamicQuantizeLSTM", "openvino-gpu", ""),
+        ("DynamicQuantizeLSTM", "mnn", "mnn 3.6.1 does not import it"),
+        ("DynamicQuantizeLSTM", "tract", "tract 0.23.9 does not import it"),
+        ("CDist", "ort", ""),
+        ("CDist", "cuda", ""),
+        ("CDist", "npu", "do not import it"),
+    ],
+)
+def test_an_operator_of_onnxruntime_is_told_by_what_each_runtime_imports(
+    op: str, runtime: str, said: str, tmp_path: Path
+) -> None:
+    g = text_models.load(tmp_path, unary(f"com.microsoft.{op}(x)"), domains=("com.microsoft",))
+    found = [issue.reason for issue in found_in(g, runtime=runtime) if issue.rule == "custom-domain"]
+    assert bool(found) == bool(said) and said in "".join(found)
+
+
+@pytest.mark.parametrize("backend", ["mnn", "opencv", "openvino", "tract"])
+def test_what_a_runtime_is_said_to_import_is_so_in_the_release_that_is_installed(backend: str, tmp_path: Path) -> None:
+    (importing,) = (ops.split() for key, ops in custom_domain.IMPORTED.items() if key.split()[0] == backend)
+    with Worker(backend, timeout=60) as worker:
+        for op in ("Gelu", "CDist"):
+            path = tmp_path / f"{op}.onnx"
+            called = {"Gelu": "Gelu(x)", "CDist": "CDist(x, x)"}[op]
+            text = f"g (float[4,4] x) => (float[4,4] y) {{ [n] y = com.microsoft.{called} }}"
+            onnx.save(text_models.model(text, domains=("com.microsoft",)), path)
+            with nullcontext() if op in importing else pytest.raises(Refused):
+                worker.load(op, path, {})
 
 
 def test_names_that_are_shared_behind_a_node_with_bodies(tmp_path: Path) -> None:

@@ -389,6 +389,15 @@ def test_an_output_without_a_name_is_not_one_that_nobody_reads(tmp_path: Path) -
         assert len(hints(tmp_path / "m.onnx", "mnn")) == found
 
 
+@pytest.mark.parametrize(
+    ("attributes", "hinted"), [("kernel_shape=[2]", True), ("kernel_shape=[2], strides=[2]", False)]
+)
+def test_a_pooling_fits_mnns_entry_by_its_missing_strides(attributes: str, hinted: bool, tmp_path: Path) -> None:
+    pooled = text_models.model(f"g (float[1,3,8] x) => (float[1,3,n] y) {{ y = MaxPool <{attributes}> (x) }}")
+    onnx.save(pooled, tmp_path / "m.onnx")
+    assert any("without strides" in hint for hint in hints(tmp_path / "m.onnx", "mnn")) == hinted
+
+
 def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
     onnx.save(text_models.model("g (float[4] x) => (float[4] y) { y = Tanh (x) }"), tmp_path / "m.onnx")
     assert hints(tmp_path / "m.onnx", "opencv") == []

@@ -6,29 +6,72 @@ from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
+from subgraph.runtime import devices
 from subgraph.text import clean
 
 MICROSOFT = ("com.microsoft", "com.ms", "com.microsoft.nchwc")
+ONNXRUNTIMES = ("ort", "web")  # backends that run onnxruntime
+# Of the 136 operators of com.microsoft in onnxruntime 1.31.1, those that the importer of a release did not refuse as
+# unknown, given a model of one node of each. Operators that it takes for ONNX's of the same name, with other inputs or
+# outputs, are omitted.
+IMPORTED = {
+    "mnn 3.6.1": "DequantizeLinear GatherND Gelu GridSample Pad QuantizeLinear Range Trilu",
+    "opencv 5.0.0": (
+        "Attention DequantizeLinear GatherND Gelu GridSample QGemm QLinearAdd QLinearAveragePool "
+        "QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul "
+        "QLinearSigmoid QLinearSoftmax QuantizeLinear Range Trilu"
+    ),
+    "openvino 2026.4.1": (
+        "Attention BiasAdd BiasGelu BifurcationDetector DequantizeLinear DynamicQuantizeLSTM "
+        "DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedConv FusedGemm FusedMatMul "
+        "GatherBlockQuantized GatherND Gelu GroupNorm GroupQueryAttention MatMulIntegerToFloat "
+        "MatMulNBits MultiHeadAttention Pad QLinearAdd QLinearAveragePool QLinearConcat "
+        "QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere "
+        "QuantizeLinear QuickGelu Range RotaryEmbedding SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization Trilu"
+    ),
+    "tract 0.23.9": (
+        "BiasGelu DequantizeLinear FastGelu GatherBlockQuantized GatherND Gelu "
+        "GridSample GroupQueryAttention MatMulNBits MultiHeadAttention Pad QLinearConv "
+        "QuantizeLinear QuickGelu Range SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization Trilu"
+    ),
+}
 INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
 def check(context: LintContext) -> Iterator[LintIssue]:
-    """Each node whose domain is not `ai.onnx`."""
+    """Yield an issue for each node whose domain is not `ai.onnx`, unless the runtime has its operator."""
     functions = context.graph.functions
+    is_device = context.runtime in devices.names()
+    backend = devices.device(context.runtime).spec.partition(":")[0] if is_device else context.runtime
     for node in context.all_nodes:
         if (node.proto.domain, node.op, node.proto.overload) in functions:
             yield note(node, "calls a model-local function, which many converters do not look into", INLINE)
-        elif node.domain:
-            yield _foreign(node)
+        elif node.domain and (issue := _foreign(node, backend)):
+            yield issue
 
 
-def _foreign(node: LintNode) -> LintIssue:
+def _foreign(node: LintNode, backend: str) -> LintIssue | None:
+    """Return the issue of a node of another domain; None if the backend has its operator."""
     domain = clean(node.domain)
+    if backend in ONNXRUNTIMES and domain.startswith((*MICROSOFT, "ai.onnx.")):
+        return None
     if domain.startswith("ai.onnx."):
         reason = f"is of domain '{domain}': few targets beside onnxruntime on the CPU have its operators"
         return note(node, reason, "run this part on the host, or cut the model in front of it")
     if domain.startswith(MICROSOFT):
-        reason = f"is of domain '{domain}': onnxruntime alone has its operators"
-        return warning(node, reason, "export without onnxruntime's optimisations (or quantize in the QDQ form)")
+        has = _imports(f"{domain}.{node.op}", backend)
+        fix = "export without onnxruntime's optimisations (or quantize in the QDQ form)"
+        return warning(node, f"is an operator of onnxruntime, of domain '{domain}': {has}", fix) if has else None
     reason = f"is of the custom domain '{domain}': the target needs an operator of its own for it"
     return warning(node, reason, "export it as standard operators, or give the target and --custom-ops a plugin")
+
+
+def _imports(op: str, backend: str) -> str:
+    """Return which runtimes import an operator of onnxruntime, in words; "" if this backend does."""
+    importing = [release for release, ops in IMPORTED.items() if op in {f"{MICROSOFT[0]}.{o}" for o in ops.split()}]
+    own = [release for release in IMPORTED if release.partition(" ")[0] == backend]
+    if own:
+        return "" if own[0] in importing else f"{own[0]} does not import it"
+    return f"{', '.join(importing or IMPORTED)} {'import it' if importing else 'do not import it'}, of those tried"

@@ -11,8 +11,8 @@ from subgraph.graph.walk import VALUE_FIELDS
 from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._places import LintNode
 
-# Kinds of facts that cost more than attributes do, the cheapest first.
-COSTS = ("set", "opset", "input", "outputs", "output", "maker", "of", "rank", "type")  # the last two infer shapes
+# Kinds of facts that cost more than attributes do, the cheapest first. The last two infer shapes.
+COSTS = ("set", "given", "opset", "input", "outputs", "output", "maker", "of", "rank", "type")
 INPUTS = ("input", "maker", "rank", "type")  # facts of an input, which is named by its place
 ABSENT = object()
 ALONG_AXES = {"dilations": "1", "strides": "1", "pads": "0"}  # defaults that onnx's schema tells in words
@@ -74,6 +74,7 @@ def facts(node: LintNode) -> dict[str, str]:
     places = range(max(len(node.proto.input), len(formal.inputs) if formal else 0))
     several = range(len(formal.outputs)) if formal and len(formal.outputs) > 1 else ()
     keys = ["outputs", *(f"output {k}" for k in several), *attributes, *(f"set {name}" for name in attributes)]
+    keys += [f"given {name}" for name in ALONG_AXES if name in attributes]
     keys += [f"{kind} {k}" for k in places for kind in ("input", "type")]
     return {key: value for key in keys if (value := fact(node, key))}
 
@@ -91,6 +92,8 @@ def _reader(key: str) -> Callable[[LintNode], str | None]:
         return _outputs
     if kind == "set" and rest:
         return partial(_set, name=rest)
+    if kind == "given" and rest:
+        return lambda node: "no" if node.attribute(rest, ABSENT) is ABSENT else "yes"
     if kind == "opset":
         below = int(rest.removeprefix("below "))
         return lambda node: "yes" if (node.version or 0) < below else None
