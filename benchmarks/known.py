@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +53,30 @@ def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) ->
         print(f"{entry.path}: its one wrong release, {version}, is right; read it, and correct it or take it away")
         return entry
     return replace(entry, wrong=sorted(wrong, key=numbers), right=sorted(right, key=numbers), date=date)
+
+
+def render(entry: Entry) -> str:
+    """The entry's file."""
+    lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
+             if f.name not in ("name", "runtime", "when", "unless", "case") and getattr(entry, f.name)]  # fmt: skip
+    if (case := entry.case) is not None:
+        numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
+        lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
+        for word, given in (("ranges", case.ranges), ("values", case.values)):
+            lines += ["", f"[case.{word}]"] if given else []
+            lines += [f"{_toml(name)} = [{', '.join(map(str, of))}]" for name, of in given.items()]
+    for word, table in (("when", entry.when), ("unless", entry.unless)):
+        lines += ["", f"[{word}]"] if table else []
+        lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str | Sequence[str]) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if len(value) == 1:
+        return f"[{_toml(value[0])}]"
+    return "[\n" + "".join(f"    {_toml(v)},\n" for v in value) + "]"
 
 
 def table(entries: Sequence[Entry]) -> str:
@@ -98,7 +122,7 @@ def main(words: Sequence[str]) -> int:
         every = known.entries(runtime=known.runtime_of(candidate.backend, candidate.device))
         entries = [e for e in every if ALL in words or not e.was_tried(release)]
         for entry in tried(candidate, entries) if entries else ():
-            (HOME / f"{entry.path}.toml").write_text(known.render(entry), encoding="utf-8")
+            (HOME / f"{entry.path}.toml").write_text(render(entry), encoding="utf-8")
         print(f"{spec}: {len(entries)} of {len(every)} entries tried")
     write_page()
     return 0

@@ -14,7 +14,6 @@ import typer
 from subgraph import project
 from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, command_line, log, options, resolve
-from subgraph.commands.finding_as_known import finding_as_known
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
@@ -68,15 +67,6 @@ def bundle(
     strip_metadata: Annotated[
         bool, option("--strip-metadata", None, "Leave out all metadata and documentation of the models.")
     ] = False,
-    as_known: Annotated[
-        Text,
-        option(
-            "--as-known",
-            "NAME",
-            "Instead write the finding of a bisection as an entry of `subcut known`, into the folder -o (known), to be "
-            "read first.",
-        ),
-    ] = None,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -96,12 +86,6 @@ def bundle(
     from subgraph.cases import contents
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
-    if as_known is not None:
-        packing = (candidate_files, keep, source_code, strip_metadata or None)
-        if any(word is not None for word in packing) or inputs != options.InputOptions():
-            raise UsageError("--as-known packs nothing", "leave what is about files, texts and inputs out")
-        asked = Asked(comparison=comparison, runtime=runtime, result=result)
-        return finding_as_known(asked, Path(source), candidate, as_known, Path(output or "known"))
     if source_code and strip_metadata:
         raise UsageError("--keep-source and --strip-metadata: source code is metadata", "give one of them")
     settings, path = project.load(), Path(source)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph.commands import Result, command_line, log, options, table
@@ -21,7 +19,6 @@ from subgraph.text import aligned, clean, count, shorten
 if TYPE_CHECKING:
     from subgraph.results.sweep import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
     from subgraph.runtime.candidate import Candidate
-    from subgraph.sweep.sweep import Sweep, SweepRow
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -62,9 +59,6 @@ def sweep(
     runtime: SweepRuntimeOptions,
     jobs: options.Jobs = None,
     csv_file: options.CsvFile = None,
-    as_known: Annotated[
-        Text, option("--as-known", "FOLDER", "Also write what is wrong as entries of `subcut known`, to be read first.")
-    ] = None,
     result: options.ResultOptions,
 ) -> Result:
     """Run the operator tests of the onnx package on a candidate.
@@ -100,23 +94,7 @@ def sweep(
         rows = sweep.rows(max(asked.jobs(jobs, c) for c in candidates))
         document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
-        if as_known:
-            _write_known(sweep, rows, Path(as_known))
     return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
-
-
-def _write_known(sweep: Sweep, rows: Sequence[SweepRow], folder: Path) -> None:
-    """Write entries of what each candidate gets wrong, and log what could not be told apart."""
-    from subgraph.known import runtime_of
-    from subgraph.sweep import as_known
-
-    for k, runtime in enumerate(sweep.candidates):
-        found, unlike = as_known.entries(sweep, rows, k, datetime.now(UTC).date().isoformat())
-        files = as_known.write(found, runtime_of(runtime.candidate.backend, runtime.candidate.device), folder)
-        name = clean(runtime.candidate.name)
-        log.info("%s: %s written to %s", name, count(len(files), "file"), clean(str(folder)))
-        if unlike:
-            log.warning("%s: nothing sets these apart from right tests: %s", name, ", ".join(unlike))
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:

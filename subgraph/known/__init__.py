@@ -50,18 +50,6 @@ log = logging.getLogger("subcut")
 
 HOME = Path(__file__).parent
 OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)  # what a file is about, without reading all of it
-FACT_KINDS = (
-    "set ",
-    "given ",
-    "type ",
-    "rank ",
-    "input ",
-    "maker ",
-    "of ",
-    "outputs",
-    "output ",
-    "opset ",
-)  # keys of `when` that are no attributes
 # Conditions that can be satisfied, as `KEY = VALUE`.
 CONDITION = re.compile(
     r"(?P<of>of [0-9]{1,9} )*"
@@ -256,27 +244,3 @@ def find(name: str, among: Sequence[Entry], runtime: str = "") -> Entry:
     if found:
         raise UnknownName(f"several runtimes have '{clean(name)}'", nearest=[e.path for e in found])
     raise UnknownName(f"no entry '{clean(name)}'", nearest=nearest(name, [e.name for e in among]))
-
-
-def render(entry: Entry) -> str:
-    """The entry's file."""
-    lines = [f"{f.name} = {_toml(getattr(entry, f.name))}" for f in fields(entry)
-             if f.name not in ("name", "runtime", "when", "unless", "case") and getattr(entry, f.name)]  # fmt: skip
-    if (case := entry.case) is not None:
-        numbers = [f"{word} = {getattr(case, word)}" for word in ("low", "high", "seed")]
-        lines += ["", "[case]", *numbers, f"model = '''\n{case.model}'''"]
-        for word, given in (("ranges", case.ranges), ("values", case.values)):
-            lines += ["", f"[case.{word}]"] if given else []
-            lines += [f"{_toml(name)} = [{', '.join(map(str, of))}]" for name, of in given.items()]
-    for word, table in (("when", entry.when), ("unless", entry.unless)):
-        lines += ["", f"[{word}]"] if table else []
-        lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: str | Sequence[str]) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if len(value) == 1:
-        return f"[{_toml(value[0])}]"
-    return "[\n" + "".join(f"    {_toml(v)},\n" for v in value) + "]"

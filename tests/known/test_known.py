@@ -1,6 +1,6 @@
 """What runtimes are known to compute wrongly: entries, hints, tries, and how entries are made.
 
-Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.as_known`, `sweep.known_case` and
+Covers `known`, `commands.known`, `inspection.lint.known`, `sweep.known_case` and
 `sweep.known_case_backend`.
 """
 
@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
+from benchmarks.known import render
 from fixtures import ROOT
 from subgraph import known, plugins
 from subgraph.documents import MAX_TEXT_BYTES
@@ -29,7 +28,6 @@ from subgraph.graph.shape_inference import infer_types
 from subgraph.inspection.lint import LintContext, run_rules
 from subgraph.runtime import devices
 from subgraph.sweep import known_case
-from subgraph.sweep.as_known import separated
 from tests.helpers import text_models
 from tests.helpers.process_backends import wait_for
 from tests.helpers.run_command import finish, start, subcut
@@ -96,7 +94,7 @@ def test_an_entry_is_written_as_it_is_read(tmp_path: Path) -> None:
     for entry in ENTRIES:
         file = tmp_path / entry.runtime / f"{entry.name}.toml"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(known.render(entry), encoding="utf-8")
+        file.write_text(render(entry), encoding="utf-8")
         assert known.read(file) == entry
 
 
@@ -360,7 +358,7 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     assert hint.startswith("pool: behind a Pad of zeros gives other values")
     (tmp_path / "own" / "toy").mkdir(parents=True)
     entry = known.Entry("MaxPool", "is slow", ["1"], "2026-01-01", ["test_maxpool_2d_default"], right=["2"])
-    (tmp_path / "own" / "toy" / "slow.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "own" / "toy" / "slow.toml").write_text(render(entry), encoding="utf-8")
     for release, found in (("1", 1), ("2", 0), ("1.5", 1), ("3", 0), ("0.9", 1)):
         context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", release=release, known=[tmp_path / "own"])
         assert len(list(run_rules(context, ["known"]))) == found
@@ -452,14 +450,14 @@ def test_a_case_is_somebodys_model_and_does_not_run_in_this_process(
 def test_entries_of_the_users_are_read_like_ours(tmp_path: Path) -> None:
     (tmp_path / "own" / "tract").mkdir(parents=True)
     entry = known.Entry("LSTM", "forgets its state", ["1.0"], "2026-01-01", ["test_lstm_defaults"], cure="unroll it")
-    (tmp_path / "own" / "tract" / "forgets.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "own" / "tract" / "forgets.toml").write_text(render(entry), encoding="utf-8")
     lstm(tmp_path)
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
     done = subcut("lint", "lstm.onnx", "-c", "tract", "--only", "known", cwd=tmp_path)
     assert "back (LSTM): forgets its state: known of tract, wrong in 1.0" in done.out
     assert "fix: unroll it; `subcut known tract/forgets" in done.out
     assert "forgets its state" in subcut("known", "forgets", cwd=tmp_path).out
-    (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "own" / "tract" / "lstm-direction-reverse.toml").write_text(render(entry), encoding="utf-8")
     assert len(known.entries([tmp_path / "own"], "tract")) == len(known.entries(runtime="tract")) + 1, (
         "theirs stands for ours"
     )
@@ -473,7 +471,7 @@ def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> No
         entry = known.Entry(
             "Relu" if k == 0 else "Elu" if k % 2 else "Tanh", "x", ["1"], "2026-01-01", ["t"], when=when
         )
-        (tmp_path / "own" / "toy" / f"e{k}.toml").write_text(known.render(entry), encoding="utf-8")
+        (tmp_path / "own" / "toy" / f"e{k}.toml").write_text(render(entry), encoding="utf-8")
     pairs = "".join(f"e{k} = Elu<alpha = 1.01> (t{k}) r{k} = Relu (e{k}) t{k + 1} = Abs (r{k}) " for k in range(1000))
     onnx.save(text_models.model(f"g (float[4] t0) => (float[4] t1000) {{ {pairs} }}"), tmp_path / "m.onnx")
     context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", known=[tmp_path / "own"])
@@ -496,7 +494,7 @@ def test_a_fact_that_no_entry_needs_is_not_asked_for(tmp_path: Path) -> None:
     (tmp_path / "own" / "toy").mkdir(parents=True)
     when = {"type 0": "float32", "alpha": "2"}
     entry = known.Entry("Elu", "x", ["1"], "2026-01-01", ["t"], when=when)
-    (tmp_path / "own" / "toy" / "e.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "own" / "toy" / "e.toml").write_text(render(entry), encoding="utf-8")
     for alpha, found in ((1, 0), (2, 1)):
         net = f"g (float[4] x) => (float[4] y) {{ y = Elu<alpha = {alpha}.0> (x) }}"
         onnx.save(text_models.model(net), tmp_path / "m.onnx")
@@ -526,17 +524,6 @@ def test_the_list_and_one_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_candidate_gets_wrong_becomes_entries_that_can_be_tried(tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text(WRONG, encoding="utf-8")
-    done = subcut("sweep", "-c", "toy.py", "--only", "Elu", "--as-known", "own", cwd=tmp_path)
-    assert done.code == 1, done.err
-    (file,) = (tmp_path / "own").rglob("*.toml")
-    entry = known.read(file)
-    assert (entry.operator, dict(entry.when), [*entry.wrong]) == ("Elu", {"set alpha": "yes"}, ["7"]), entry
-    assert [*entry.tests] == ["test_elu", "test_elu_example"]
-
-
-@pytest.mark.slow
 def test_a_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
     """Interrupted in the second of three runs."""
     noted = """
@@ -550,7 +537,7 @@ def test_a_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "toy.py").write_text(code, encoding="utf-8")
     (tmp_path / "own" / "toy").mkdir(parents=True)
     entry = known.Entry("Elu", "is odd", ["7"], "2026-01-01", ["test_selu", "test_elu_default"])
-    (tmp_path / "own" / "toy" / "odd.toml").write_text(known.render(entry), encoding="utf-8")
+    (tmp_path / "own" / "toy" / "odd.toml").write_text(render(entry), encoding="utf-8")
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
     words, log = ("known", "odd", "--try", "-c", "toy.py"), tmp_path / "log"
     run = start(*words, cwd=tmp_path)
@@ -578,20 +565,21 @@ def test_entries_are_still_true_of_the_release_that_is_here(tmp_path: Path) -> N
         assert (entry["here"] == "wrong") == (tract.version() in entry["wrong"]), entry
 
 
-# ---------------------------------------------------------------------------------------------------- how they are made
-
-FACTS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("01"), max_size=4)
-
-
-@given(st.dictionaries(st.text("xyz", min_size=1, max_size=3), FACTS, max_size=5), st.lists(FACTS, max_size=5))
-def test_a_condition_holds_of_its_tests_and_of_no_right_one(
-    wrong: dict[str, dict[str, str]], right: list[dict[str, str]]
-) -> None:
-    groups, left = separated(wrong, right)
-    assert sorted([*left, *(name for _, names in groups for name in names)]) == sorted(wrong)
-    for when, names in groups:
-        assert all(when.items() <= wrong[name].items() for name in names)
-        assert not any(when.items() <= own.items() for own in right)
+def test_weights_are_drawn_and_values_are_taken(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2, 3] x, float[2, 4] z) => (float[2, 4] y) <float[3, 4] w> { p = MatMul (x, w) y = Add (p, z) }"""
+    case = known.KnownCase(text, ranges={"w": (5.0, 6.0)}, values={"x": (1, 2, 3, 4, 5, 6.5)})
+    entry = known.Entry("MatMul", "x", ("1",), "2026-01-01", case=case, name="own", runtime="toy")
+    ((_, example),) = known_case.examples([entry], tmp_path)
+    x, z = (record.array() for record in example.inputs)
+    assert x.tolist() == [[1, 2, 3], [4, 5, 6.5]] and (abs(z) <= 1).all()
+    (weight,) = onnx.load(example.model).graph.initializer
+    w = onnx.numpy_helper.to_array(weight)
+    assert w.shape == (3, 4) and ((w >= 5) & (w <= 6)).all() and len({*w.flat}) == 12
+    assert np.allclose(example.outputs[0].array(), x @ w + z)
+    (tmp_path / "toy").mkdir(exist_ok=True)
+    (tmp_path / "toy" / "own.toml").write_text(render(entry), encoding="utf-8")
+    assert known.read(tmp_path / "toy" / "own.toml") == entry
 
 
 def test_the_page_names_each_entry() -> None:
