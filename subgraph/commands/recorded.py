@@ -224,7 +224,7 @@ def cut_recorded(
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import cut, runs
-    from subgraph.recordings.compare import match_best
+    from subgraph.recordings.compare import match_run
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
     with runs.open_runs(graph, recordings, request.feeding) as recorded:
@@ -233,7 +233,7 @@ def cut_recorded(
         with one.open_judge(graph, reference, place.parent, freeze=request.freeze) as (judge, (run,)):
             assert run.recording
             recording = RecordingEntry(run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records))
-            cuts = cut.write_recorded_case(graph, request, place, judge, match_best(judge, run), recording)
+            cuts = cut.write_recorded_case(graph, request, place, judge, match_run(judge, run), recording)
     for case in cuts:
         case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts

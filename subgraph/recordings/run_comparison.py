@@ -165,9 +165,8 @@ class RunComparison:
         if self.matched and run.layout in AXIS_ORDERS and run.has_guessed_shapes and last != run.channels_last:
             own = "NHWC" if last else "as the model is"
             yield f"the files are laid out {own}, not as --dump-layout says: read so"
-        if exchanged := sum(m.is_exchanged for matched in self.matched for m in matched.matches.values()):
-            others = "hold the values of other tensors of the model"
-            yield f"names are exchanged: {exchanged} of the recorded tensors {others}"
+        for names in _find_exchanged({n: m.holds for one in self.matched for n, m in one.matches.items() if m.holds}):
+            yield f"the values of {', '.join(names[:-1])} and {names[-1]} are exchanged"
         if run.recording and run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
             yield f"files of other kinds were left out: {kinds}"
@@ -192,6 +191,23 @@ class RunComparison:
                 f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
                 "lower precision (--precision fp16, bf16 or int8)?"
             )
+
+
+def _find_exchanged(holds: Mapping[str, str]) -> list[list[str]]:
+    """Tensors that hold each other's values, each group in a circle.
+
+    >>> _find_exchanged({"a": "b", "b": "a", "c": "a"})
+    [['a', 'b']]
+    """
+    found: list[list[str]] = []
+    for start in holds:
+        circle, name = [start], holds[start]
+        while name in holds and name not in circle:
+            circle.append(name)
+            name = holds[name]
+        if name == start and not any(start in known for known in found):
+            found.append(circle)
+    return found
 
 
 def value_pairs(comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:

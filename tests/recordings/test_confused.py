@@ -94,81 +94,30 @@ def compared(dump: Path) -> tuple[RunComparison, list[list[str]]]:
         return done, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(done)]
 
 
-def test_names_that_are_exchanged_among_equal_shapes(dump: Path) -> None:
-    """A healthy recording had as many suspects as names that were exchanged."""
+def test_exchanged_values_are_told(dump: Path) -> None:
+    """Nothing is repaired: the recording is wrong as its names say."""
     written = values(dump.parent)
     turn = dict(zip(IMAGES, (*IMAGES[1:], IMAGES[0]), strict=True))
     for name, value in written.items():
         np.save(dump / f"{turn.get(name, name)}.npy", value)
-    found, places = compared(dump)
-    assert found.status is Status.AGREE and places == []
-    assert "names are exchanged: 4 of the recorded tensors hold the values of other tensors of the model" in found.notes
-    assert "the recording calls it layer1.1: names are exchanged" in found.rows["layer1.0"].match.note
-
-
-def test_exchanged_names_of_tensors_that_are_nearly_the_same(dump: Path) -> None:
-    """What `last` holds is near, so it was not doubted, and another entry was given to the wrong tensor."""
-    text = TEXT.replace("rows = Reshape (last", "near = Mul (last, most)\n    rows = Reshape (near")
-    model = made()
-    graph = text_models.model(text, most=np.float32(1.05), scale=np.float32(0.1)).graph
-    for names in (f for node in graph.node for f in (node.input, node.output)):
-        names[:] = [n.replace("layer1_", "layer1.") for n in names]
-    model.graph.ClearField("node")
-    model.graph.node.extend(graph.node)
-    model.graph.initializer.append(next(w for w in graph.initializer if w.name == "most"))
-    values(dump.parent)  # the input
-    onnx.save(model, dump.parent / "m.onnx")
-    made_of = [n for node in model.graph.node for n in node.output]
-    session = onnxruntime.InferenceSession(tapped(model, made_of).SerializeToString())
-    written = dict(zip(made_of, session.run(made_of, {"x": np.load(dump.parent / "x.npy")}), strict=True))
-    turned = ("layer1.0", "layer1.1", "act", "last", "near")
-    turn = dict(zip(turned, (*turned[1:], turned[0]), strict=True))
-    for name, value in written.items():
-        np.save(dump / f"{turn.get(name, name)}.npy", value)
-    found, places = compared(dump)
-    assert found.status is Status.AGREE and places == [], [row.match.note for row in found.rows.values()]
-
-
-def test_a_small_output_whose_name_is_exchanged_with_the_wrong_tensor(dump: Path) -> None:
-    """Both were suspects: ten numbers, and an output of the model, were what their names say."""
-    small = """g (float[1, 16] x) => (float[1, 10] scores)
-    {
-        h = MatMul (x, w0)
-        a = Add (h, b0)
-        p = Tanh (a)
-        m = MatMul (p, w1)
-        scores = Softmax (m)
+    found, _ = compared(dump)
+    assert found.status is Status.FAIL and found.failing == [*IMAGES]
+    assert {name: row.match.holds for name, row in found.rows.items() if row.match.holds} == {
+        turn[name]: name for name in IMAGES
     }
-    """
-    rng = np.random.default_rng(3)
-    shapes = {"w0": (16, 10), "b0": (10,), "w1": (10, 10)}
-    weights: dict[str, Any] = {n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}
-    x = rng.normal(size=(1, 16)).astype(np.float32)
-    h = x @ weights["w0"]
-    a = h + weights["b0"]
-    p = np.tanh(a)
-    m = p @ weights["w1"]
-    scores = np.exp(m - m.max()) / np.exp(m - m.max()).sum() * np.linspace(0.97, 1.03, 10, dtype=np.float32)
-    onnx.save(text_models.model(small, **weights), dump.parent / "small.onnx")
-    np.save(dump.parent / "x.npy", x)
-    for name, value in {"h": h, "a": scores, "p": p, "m": m, "scores": a}.items():
-        np.save(dump / f"{name}.npy", value)
-    done = subcut("compare", "small.onnx", "--recorded", str(dump), "-i", "x.npy", "--json", cwd=dump.parent)
-    rows = {row["tensor"]: row["runs"][0] for row in done.document["rows"]}
-    failing = [name for name, row in rows.items() if (row["in_place"] or {}).get("status") == "fail"]
-    assert failing == ["scores"], done
-    assert "the recording calls it scores: names are exchanged, by value" in rows["a"]["note"]
-    assert "the recording calls it a: names are exchanged, since its name's tensor" in rows["scores"]["note"]
+    assert "the values of layer1.0, last, act and layer1.1 are exchanged" in found.notes
 
 
 def test_a_device_that_exchanges_tensors_is_wrong(dump: Path) -> None:
-    """What reads them shows it, so names are not to blame."""
     written = values(dump.parent)
     written |= {"layer1.0": written["layer1.1"], "layer1.1": written["layer1.0"], "act": written["layer1.0"].clip(0)}
     for name, value in written.items():
         np.save(dump / f"{name}.npy", value)
     found, places = compared(dump)
-    assert found.failing == ["layer1.0", "layer1.1", "act"] and not any("exchanged" in n for n in found.notes)
+    assert (
+        found.failing == ["layer1.0", "layer1.1", "act"]
+        and "the values of layer1.0 and layer1.1 are exchanged" in found.notes
+    )
     assert places[0] == ["#0"], places
 
 
@@ -181,7 +130,7 @@ def test_dots_in_names_of_headerless_files(dump: Path) -> None:
 
 @pytest.mark.parametrize(("fault", "place"), [("", []), ("w2", [["#1"]])])
 def test_axes_in_an_order_that_no_value_confirms(fault: str, place: list[list[str]], dump: Path) -> None:
-    """Images have channels last, attention has not: behind a fault each of its tensors was said to add an error."""
+    """Images have channels last, attention has not: behind a fault no tensor of it is said to add an error."""
     (dump / "Result_0").mkdir()
     for name, value in values(dump.parent, fault).items():
         stored = value.transpose(0, 2, 3, 1) if name in IMAGES else value
@@ -189,8 +138,9 @@ def test_axes_in_an_order_that_no_value_confirms(fault: str, place: list[list[st
     found, places = compared(dump)
     assert places == place
     notes = {name: row.match.note for name, row in found.rows.items()}
-    assert all(("as NHWC" in note) == (name in IMAGES) for name, note in notes.items()), notes
-    assert not any("not known" in note for note in notes.values()), notes
+    certain = {name for name, row in found.rows.items() if row.match.is_certain}
+    assert all(("as NHWC" in notes[name]) == (name in IMAGES) for name in certain), notes
+    assert not fault or "the order of its axes is not known" in notes["heads"], notes
 
 
 def test_an_order_that_nothing_behind_confirms_is_not_known(dump: Path) -> None:
@@ -276,27 +226,16 @@ def test_a_cast_that_an_export_added_excuses_nothing(tmp_path: Path) -> None:
     assert compare(a, narrow.astype(np.float32), "with")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "form", ["numbered", "exchanged", "a pair before the fault", "a pair behind the fault", "shuffled and nameless"]
-)
-def test_a_fault_among_names_that_say_nothing_or_contradict_values(dump: Path, form: str) -> None:
-    """Only the planted node is named; each exchanged name was a suspect."""
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_a_fault_among_names_that_say_nothing(dump: Path, is_shuffled: bool) -> None:
+    """Only the planted node is named; which tensors the entries behind it hold is told by the nodes."""
     written = values(dump.parent, "w2")
-    names = list(written)
-    turns = {
-        "exchanged": dict(zip(IMAGES, (*IMAGES[1:], IMAGES[0]), strict=True)),
-        "a pair before the fault": {"layer1.0": "layer1.1", "layer1.1": "layer1.0"},
-        "a pair behind the fault": {"act": "last", "last": "act"},
-    }
-    order = np.random.default_rng(0).permutation(len(names))
-    for k, (name, value) in enumerate(written.items()):
-        file = {"numbered": f"{k:04d}", "shuffled and nameless": f"t{order[k]}"}.get(form)
-        np.save(dump / f"{file or turns[form].get(name, name)}.npy", value)
+    order = np.random.default_rng(0).permutation(len(written))
+    for k, value in enumerate(written.values()):
+        np.save(dump / f"{order[k] if is_shuffled else k:04d}.npy", value)
     found, places = compared(dump)
     assert places == [["#1"]], (places, [row.match.note for row in found.rows.values()])
-    assert found.status is Status.FAIL
-    if form == "numbered":
-        assert len(found.rows) == len(names), "the order tells the rest"
+    assert found.status is Status.FAIL and len(found.rows) >= 10
 
 
 @pytest.mark.parametrize("text", [b"", b"garbage", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order'"])

@@ -123,15 +123,6 @@ def test_names_that_others_give(others: Path) -> None:
     assert names.likely("layer1.1.conv2")[0] == f"{FAULTY}_output_0"
     assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0", "a container is its last child"
     assert names.likely("fc")[0] == "logits"
-    rules = names.learned([("layer1.0.bn2", "/layer1/layer1.0/conv2/Conv_output_0")])
-    assert names.apply("layer1.1.bn2", rules) == [f"{FAULTY}_output_0"]
-    contradicted = names.learned([("a.x", "a/1"), ("layer1.0.bn1", "/layer1/layer1.0/conv1/Conv_output_0"),
-                                  ("layer1.1.bn1", "/layer1/layer1.1/act/Relu_output_0")])  # fmt: skip
-    assert names.apply("layer2.bn1", contradicted) == []
-    ends = names.learned([("layer2", "/layer2/Add_output_0")])
-    assert names.apply("layer1.1", ends) == [], "that Add is inside: a Relu leaves the module"
-    last = names.learned([("layer1.0.act", "/layer1/layer1.0/act_1/Relu_output_0")])
-    assert names.apply("layer1.1.act", last) == ["/layer1/layer1.1/act_1/Relu_output_0"], "the last of two calls"
 
 
 def test_axes_that_a_toolkit_adds_or_folds() -> None:
@@ -154,15 +145,14 @@ def test_rknn_matches_nearly_all_and_the_interval_is_small(others: Path, compare
     assert len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
     faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
     assert len(faulty.run.matched[0].matches) >= 35
-    nodes = ["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1", "/blocks/blocks.0/proj/MatMul"]
-    assert faulty.places == [nodes], "of 62 before: up to the first tensor that is certain"
+    assert faulty.places == [["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1"]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "matched", "nodes"),
-    [("mnn", 15, [FAULTY, "/layer1/layer1.1/Add"]), ("ieb_old", 14, [FAULTY, "/layer1/layer1.1/Add"]),
-     ("c_plain", 14, [FAULTY, "/layer1/layer1.1/Add"])],
+    [("mnn", 15, [FAULTY]), ("ieb_old", 14, [FAULTY, "/layer1/layer1.1/Add"]),
+     ("c_plain", 11, [FAULTY, "/layer1/layer1.1/Add"])],
 )  # fmt: skip
 def test_fused_names_of_others(
     folder: str, matched: int, nodes: list[str], others: Path, compared: Callable[..., Found]
@@ -174,18 +164,20 @@ def test_fused_names_of_others(
 
 @pytest.mark.slow
 def test_torch_modules(wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]) -> None:
-    """A container holds its last child's value, a BatchNorm its folded Conv's; before it the Conv's own is unknown."""
+    """A container holds its last child's value, a BatchNorm its folded Conv's, as values tell; behind the fault they
+    tell nothing."""
     scopes = {"stem": "/stem/Conv_output_0", "layer1.0": "/layer1/layer1.0/act_1/Relu_output_0", "fc": "logits",
               "layer1.0.bn1": "/layer1/layer1.0/conv1/Conv_output_0", "head": "/head/Conv_output_0",
-              "layer1.0.bn2": "/layer1/layer1.0/conv2/Conv_output_0", "layer1.1.bn2": f"{FAULTY}_output_0",
+              "layer1.0.bn2": "/layer1/layer1.0/conv2/Conv_output_0",
               "layer1.1.bn1": "/layer1/layer1.1/conv1/Conv_output_0", "pool": "/pool/MaxPool_output_0"}  # fmt: skip
-    recorded = {name: wrong[tensor] for name, tensor in scopes.items()}
+    recorded = {name: wrong[tensor] for name, tensor in scopes.items()} | {"layer1.1.bn2": wrong[f"{FAULTY}_output_0"]}
     rng = np.random.default_rng(0)
     noise: Array = np.asarray(rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32)  # what the BatchNorm read
     recorded |= {"layer1.1.conv2": noise}
     found = compared(written(tmp_path / "dump", recorded, str))
     assert {n: m.entry.name for n, m in found.run.matched[0].matches.items()} == {t: n for n, t in scopes.items()}
-    assert found.places == [["/layer1/layer1.1/act/Relu", FAULTY]]
+    (place,) = found.places
+    assert place[:2] == ["/layer1/layer1.1/act/Relu", FAULTY]
 
 
 @pytest.mark.slow
@@ -213,7 +205,8 @@ def test_a_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
     late = "/layer2/conv1/Conv_output_0" if "/layer2/conv1/Conv_output_0" in convs else convs[-1]
     raster = {f"{late}_raster_0": wrong[late][:, ::-1].copy()}
     found = compared(written(tmp_path / "dump", kept | fused | raster))
-    assert late not in found.run.matched[0].matches
+    match = found.run.matched[0].matches[late]
+    assert "raster" not in match.entry.name and match.alternatives, "it may hold the Relu"
     assert [place[-1] for place in found.places] == [FAULTY]
 
 

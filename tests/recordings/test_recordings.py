@@ -674,8 +674,8 @@ def test_a_node_that_was_left_out_does_not_vanish(wrong: int, tmp_path: Path, re
     for k in range(5):
         (tmp_path / "dump" / f"t{k}.npy").rename(tmp_path / "dump" / f"blob{k}.npy")
     found, code, places = seen_in(reference, model, tmp_path)
-    if f"t{wrong}" in found.rows:  # the order of the files tells it
-        assert code == 1 and wrong in places[0]
+    if code == 1:  # the nodes tell what lies behind it
+        assert wrong in places[0]
         return
     assert any("the model's output t4" in note for note in found.notes)
     if wrong < 4:

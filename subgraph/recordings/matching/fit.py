@@ -25,7 +25,6 @@ from subgraph.recordings.matching.align import (
     foldings,
 )
 from subgraph.recordings.matching.matched import TensorMatch
-from subgraph.recordings.matching.names import common_start
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.storage.scale import Scale
 from subgraph.trials.judge import Judge
@@ -35,9 +34,6 @@ from subgraph.types import Array
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
-
-Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of an entry and of the tensor that it holds
-Turns = Mapping[Shapes, Sequence[tuple[str, Alignment | None]]]  # (recorded name, alignment)
 
 
 @dataclass
@@ -104,21 +100,6 @@ class Fit:
     @cached_property
     def _scales(self) -> dict[str, Scale]:
         return code_scales(self.judge.model.graph)
-
-    def as_others(self, entry: DumpEntry, tensor: str, turns: Turns) -> TensorMatch | None:
-        """The entry as this tensor, turned as the one of such shapes was whose name ends most like its own.
-
-        None where the shapes do not fit.
-        """
-        match, reference = self.aligned(entry, tensor), self.reference(tensor)
-        if reference is None:
-            return None
-        value = self.value(entry)
-        alike = turns.get((value.shape, reference.shape), [("", match.alignment)])
-        _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], entry.label[::-1]))
-        if way is None:
-            return None
-        return replace(match, alignment=way, orders=(), distance=_distance(value, reference, way, match.scale))
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""

@@ -9,7 +9,7 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
@@ -17,8 +17,8 @@ from itertools import pairwise, takewhile
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry, WrittenNames
-from subgraph.recordings.matching.align import Alignment, BlockSums, nan_to_inf, same_numbers
-from subgraph.recordings.matching.fit import Fit, Shapes, Turns
+from subgraph.recordings.matching.align import BlockSums, nan_to_inf, same_numbers
+from subgraph.recordings.matching.fit import Fit
 from subgraph.recordings.matching.matched import (
     COPY,
     EXACT,
@@ -82,7 +82,6 @@ class _Matching:
     left_out: dict[DumpEntry, LeftOutEntry] = field(default_factory=dict)
     unlike: int = 0
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
-    _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
 
     def __post_init__(self) -> None:
         self.graph, self.results, self.entries = (
@@ -115,9 +114,9 @@ class _Matching:
                 self.matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
         self._separate()
         fused = any(m.name_says or len(m.entry.fused) > 1 for m in self.matches.values())
-        self._exchange()
-        if nameless or fused:
-            self._match_by_analogy(self._match_by_value(nameless))
+        self._tell_exchanged()
+        if nameless:
+            self._leave_out_rest(self._told_by_numbers(self._match_by_value(nameless)))
         if fused:
             self.matches = {n: self._with_alternatives(m) for n, m in self.matches.items()}
         left_out = tuple(self.left_out.values())
@@ -215,34 +214,16 @@ class _Matching:
             if others and nan_to_inf(best.distance) > NEAR and best.tensor != written:
                 self.matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
 
-    def _exchange(self) -> None:
-        """Give entries whose names are exchanged the tensors whose values they hold.
-
-        Only where that explains each value that is far from its name's: what a device computes otherwise shows behind
-        it, too. Outputs of the model are what the device says they are.
-        """
-        far = {m.tensor: m for m in self.matches.values() if not m.distance <= NEAR}
-        ends = {*self.graph.inputs, *self.graph.outputs}
-        if len(far) < 2 or any(m.how == "map" or m.tensor in ends for m in far.values()):
-            return
-        values = ((n, self._fit.reference(n)) for n, m in self.matches.items() if not m.distance <= EXACT)
+    def _tell_exchanged(self) -> None:
+        """Tell of entries that are far from their names' tensors which other tensor of these they hold."""
+        far = {n: m for n, m in self.matches.items() if not m.distance <= NEAR and m.how != "map"}
+        values = ((n, self._fit.reference(n)) for n in far)
         sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
-        near = []
-        for tensor in (queue := list(far)):
-            entry = far[tensor].entry
-            found = [self._fit.aligned(entry, n) for n in sums.near(self._fit.value(entry), NEAR) if n not in ends]
-            near += found
-            taken = [m.tensor for m in found if m.tensor not in far and is_clearer(m, self.matches[m.tensor])]
-            far |= {n: self.matches[n] for n in taken}  # its entry is near, too, but another one holds it
-            queue += taken
-        near = [m for m in near if m.tensor in far]
-        names = {m.entry: n for n, m in far.items()}
-        held: dict[str, TensorMatch] = {}
-        for match in sorted((m for m in near if m.distance <= NEAR), key=distance_of):
-            if match.entry in names and match.tensor not in held:
-                held[match.tensor] = replace(match, how="value", name_says=names.pop(match.entry))
-        if not names:
-            self.matches |= held
+        for tensor, match in far.items():
+            near = (self._fit.aligned(match.entry, n) for n in sums.near(self._fit.value(match.entry), NEAR))
+            held = min(near, key=distance_of, default=match)
+            if held.distance <= NEAR:
+                self.matches[tensor] = replace(match, holds=held.tensor)
 
     def _match_by_value(self, nameless: Sequence[DumpEntry]) -> dict[DumpEntry, bool]:
         """Match entries of unknown names to the tensors whose values they hold; returns the others: do several fit?
@@ -316,49 +297,6 @@ class _Matching:
         same = all(a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values))
         return replace(equal[first], how="value", twins=others) if same else None
 
-    # -------------------------------------------------------------------------------------------- analogy
-
-    def _match_by_analogy(self, left: Mapping[DumpEntry, bool]) -> None:
-        """Match entries whose values confirm nothing as others of the recording whose names have the same end.
-
-        `left`: entries without a match, and whether several tensors fit.
-
-        If X-rs holds X transposed before the fault, it does behind it. A tensor that is taken stays taken.
-        """
-        sure = [m for m in self.matches.values() if m.distance <= NEAR]
-        rules = self._names.learned([(m.entry.label, m.tensor) for m in sure])
-        turns: dict[Shapes, list[tuple[str, Alignment | None]]] = {}
-        for m in sure:
-            if (reference := self._fit.reference(m.tensor)) is not None:
-                shapes = (self._fit.value(m.entry).shape, reference.shape)
-                turns.setdefault(shapes, []).append((m.entry.label, m.alignment))
-        doubtful = [m for m in self.matches.values() if m.distance > NEAR]
-        for match in [m for m in doubtful if not m.entry.originals and not m.confirmed_in]:
-            meant = next(iter(self._names.apply(match.entry.label, rules)), "")
-            if meant and meant not in self.matches and (moved := self._fit.as_others(match.entry, meant, turns)):
-                del self.matches[match.tensor]
-                self.matches[meant] = replace(moved, name_says=match.tensor)
-            self._told.add(meant)
-        left = self._told_by_numbers(left)
-        names = {entry: entry.label for entry, explained in left.items() if not explained}
-        placed = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), turns)}
-        elsewhere = {m.name_says for m in self.matches.values()}  # what their names say is another tensor
-        rest = {
-            e: [t for t in self._names.likely(n) if t not in elsewhere] for e, n in names.items() if e not in placed
-        }
-        guesses = {e: tensor for e, likely in rest.items() if (tensor := self._place(e, likely, turns))}
-        for tensor in guesses.values():
-            self.matches[tensor] = replace(self.matches[tensor], alternatives=self._later(tensor))
-        self._leave_out_rest({e: why for e, why in left.items() if e not in placed and e not in guesses})
-
-    def _place(self, entry: DumpEntry, names: Iterable[str], turns: Turns) -> str:
-        """Match an entry to the first of some tensors that is free and that its shape fits; "" for none."""
-        fitting = (self._fit.as_others(entry, n, turns) for n in names if n not in self.matches)
-        found = next(filter(None, fitting), None)
-        if found:
-            self.matches[found.tensor] = found
-        return found.tensor if found else ""
-
     def _later(self, tensor: str) -> tuple[str, ...]:
         """Later tensors of the same shape that a fused node may hold instead."""
         reference = self._fit.reference(tensor)
@@ -368,8 +306,8 @@ class _Matching:
 
     def _with_alternatives(self, match: TensorMatch) -> TensorMatch:
         """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the same shape."""
-        certain = match.tensor in self._told or match.how == "value" or match.entry.originals
-        if match.alternatives or match.distance <= NEAR or certain:
+        certain = match.distance <= NEAR or match.how == "value" or match.entry.originals
+        if match.alternatives or certain:
             return match
         return replace(match, alternatives=self._later(match.tensor))
 

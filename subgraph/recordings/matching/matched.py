@@ -30,8 +30,6 @@ EXACT = 1e-5  # distance up to which no other tensor is considered
 FOUND = {
     "value": "by value",
     "node": "by what nodes compute",
-    "order": "by the order of the files",
-    "left": "since its name's tensor lies elsewhere",
 }
 
 
@@ -62,7 +60,7 @@ class TensorMatch:
 
     Attributes:
         tensor: of the model.
-        how: "name", "value", "node" (that computes or reads it), "order" (of the files), "left" (over) or "map".
+        how: "name", "value", "node" (that computes or reads it) or "map".
         alignment: how the entry becomes the tensor; None where its shape does not fit.
         orders: other alignments that its shape admits, where its value confirms none.
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
@@ -71,6 +69,7 @@ class TensorMatch:
         twins: later tensors of the same values.
         confirmed_in: the run in which values confirm what an entry of this name holds; "" for this one.
         scale: of its codes; None where the entry holds none, or their scale is unknown.
+        holds: the tensor whose value the entry has, where its name says this one.
         remark: what comparing showed, for readers.
     """
 
@@ -85,12 +84,18 @@ class TensorMatch:
     twins: tuple[str, ...] = ()
     confirmed_in: str = ""
     scale: Scale | None = None
+    holds: str = ""
     remark: str = ""
 
     @property
-    def is_exchanged(self) -> bool:
-        """Does it hold what the recording has under the name of another tensor, and that one another's?"""
-        return self.how in FOUND and bool(self.name_says)
+    def is_certain(self) -> bool:
+        """Whether it is known which tensor the entry holds, and in which order of axes."""
+        return not (self.alternatives or self.orders)
+
+    @property
+    def ways(self) -> tuple[Alignment | None, ...]:
+        """The alignments that the entry may have, the likeliest first."""
+        return self.alignment, *self.orders
 
     @property
     def note(self) -> str:
@@ -107,6 +112,8 @@ class TensorMatch:
             notes.append(f"codes, step {_span(steps)}, zero point {_span(zeros)}")
         if self.twins:
             notes.append(f"{' and '.join(self.twins)} would hold the same")
+        if self.holds:
+            notes.append(f"it has the value of {self.holds}")
         if self.alternatives:
             notes.append(f"may hold {' or '.join(self.alternatives)} instead")
         return "; ".join([*notes, *filter(None, [self.remark])])
@@ -114,8 +121,6 @@ class TensorMatch:
     @property
     def _name_note(self) -> str:
         """What the recording calls the tensor, if not as the model does."""
-        if self.is_exchanged:
-            return f"the recording calls it {self.name_says}: names are exchanged, {FOUND[self.how]}"
         if self.name_says:
             return f"the recording calls it {self.name_says}: fused, by its values"
         calls = f"the recording calls it {self.entry.name}"
@@ -213,7 +218,7 @@ class MatchedSample:
     def summary(self) -> str:
         """In a few words, for people."""
         ways = Counter(m.how for m in self.matches.values())
-        corrected = sum(bool(m.name_says) and not m.is_exchanged for m in self.matches.values())
+        corrected = sum(bool(m.name_says) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{ways[how]} found {words}" for how, words in FOUND.items() if ways[how]]
         unmatched, unread = (len(self.left_out_as(reason)) for reason in (Reason.UNMATCHED, Reason.UNREADABLE))

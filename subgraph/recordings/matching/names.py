@@ -1,12 +1,12 @@
 """Names that other tools give to a model's tensors: with an ending, by torch's modules, joined after fusion.
 
-None of them proves anything: the values do, or other entries of the same recording whose names relate in the same way.
+None of them proves anything: the values do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from subgraph.graph.graph import Graph
 from subgraph.origins.source import PARAMETER, module_path
@@ -20,7 +20,6 @@ ENDINGS = (
 )  # fmt: skip
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 DROPPED = frozenset("Relu Clip LeakyRelu HardSigmoid HardSwish".split())  # whose names their inputs may carry
-_CALLS = "calls"  # the rule that says which of a module's calls is recorded
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
@@ -59,7 +58,6 @@ class ModelNames:
         self._modules: dict[str, list[str]] = {}  # a module's written path -> what leaves it, the last first
         self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
         self._keys: dict[str, tuple[tuple[str, ...], ...]] = {}
-        self._by_key: dict[tuple[str, ...], str] = {}
         known = set(tensors)
         for i in graph.in_order(range(len(graph.nodes))):
             made = [n for n in graph.makes[i] if n in known]
@@ -70,8 +68,6 @@ class ModelNames:
         self._add_modules(known)
         for name in tensors:
             self._keys[name] = tuple(dict.fromkeys((_tokens(name), _tokens(self._module_name(name)))))
-            for key in self._keys[name]:
-                self._by_key.setdefault(key, name)
 
     def _module_name(self, tensor: str) -> str:
         i = self._graph.maker.get(tensor)
@@ -125,53 +121,6 @@ class ModelNames:
                     ends.setdefault(at + length, part)
         return [self._nodes[ends[len(name)]]] if ends.get(len(name)) else []
 
-    def learned(self, pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...] | None]:
-        """How the ends of recorded names become those of tensors: X-rs is X, layer1.0.bn1 is layer1.0.conv1's.
-
-        By the end of a recorded name, the end of the tensor's; None where the (recorded, tensor) contradict each other.
-        """
-        pairs = list(pairs)
-        rules: dict[str, tuple[str, ...] | None] = {}
-        held = {("0",) if tensor == calls[0] else ("-1",) for name, tensor in pairs if (calls := self._several(name))}
-        rules[_CALLS] = held.pop() if len(held) == 1 else None
-        for recorded, tensor in pairs:
-            given = _tokens(recorded)
-            for kind, key in enumerate(self._keys.get(tensor, ())):
-                common = common_start(given, key)
-                end = _rule(kind, given[common:])
-                rules[end] = key[common:] if common and rules.get(end, key[common:]) == key[common:] else None
-        for recorded, tensor in pairs:
-            for rule, meant in self._applied(recorded, rules):
-                if meant != tensor:
-                    rules[rule] = None
-        return rules
-
-    def apply(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[str]:
-        """The tensors that learned rules give for a name, of the longest ends first; of a module what leaves it."""
-        which, calls = rules.get(_CALLS), self._several(recorded)
-        if which and calls:
-            return [calls[int(which[0])]]
-        leaving = (*self._modules.get(self._plain(recorded), ()), *calls)
-        tensors = dict.fromkeys(tensor for _, tensor in self._applied(recorded, rules))
-        return [tensor for tensor in tensors if not leaving or tensor in leaving]
-
-    def _several(self, recorded: str) -> Sequence[str]:
-        """What leaves a module that is called several times, the last call's first; nothing of others."""
-        calls = self._calls.get(self._plain(recorded), ())
-        return calls if len(calls) > len(self._modules.get(self._plain(recorded), ())) else ()
-
-    def _applied(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[tuple[str, str]]:
-        """(rule, tensor) for a name."""
-        given, found = _tokens(recorded), []
-        for common in range(1, len(given) + 1):
-            for kind in (0, 1):
-                rule = _rule(kind, given[common:])
-                end = rules.get(rule)
-                tensor = self._by_key.get((*given[:common], *end)) if end is not None else None
-                if tensor:
-                    found.append((rule, tensor))
-        return found
-
 
 def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
     """What a fused node may hold under this name: the results behind it, as long as each has one reader."""
@@ -218,10 +167,6 @@ def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
 def common_start(a: Sequence[str], b: Sequence[str]) -> int:
     """How many elements two sequences begin with in common."""
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _rule(kind: int, end: Sequence[str]) -> str:
-    return f"{kind} {' '.join(end)}"
 
 
 def _tokens(name: str) -> tuple[str, ...]:
