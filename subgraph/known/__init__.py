@@ -53,7 +53,8 @@ OPERATOR = re.compile(r'^operator *= *"(\w+)"', re.MULTILINE)  # what a file is 
 # Conditions that can be satisfied, as `KEY = VALUE`.
 CONDITION = re.compile(
     r"(?P<of>of [0-9]{1,9} )*"
-    r"(outputs = [0-9]+|values = .+|set (?P<set>\w+) = yes|opset below [0-9]{1,9} = yes|rank [0-9]{1,9} = [0-9]+"
+    r"(outputs = [0-9]+|values = .+|set (?P<set>\w+) = yes|given (?P<given>\w+) = (yes|no)"
+    r"|opset below [0-9]{1,9} = yes|rank [0-9]{1,9} = [0-9]+"
     r"|input [0-9]{1,9} = (constant|variable|none)|output [0-9]{1,9} = (read|unread|none)|maker [0-9]{1,9} = \w+"
     r"|type [0-9]{1,9} = (?P<type>\w+)|(?!(outputs|values) )(?P<attribute>\w+) = .+)",
     re.DOTALL,
@@ -199,7 +200,7 @@ def _require_conditions(entry: Entry) -> None:
         found = CONDITION.fullmatch(f"{key} = {value}")
         if found is None or found["type"] not in (None, *TYPE_NUMBERS):
             raise InputError(f"no node can have '{clean(key)}' = '{clean(value)}'", "docs/known.md has the forms")
-        name = found["set"] or found["attribute"]
+        name = found["set"] or found["given"] or found["attribute"]
         if versions and name and not found["of"] and name not in attributes:
             raise InputError(
                 f"{entry.operator} has no attribute '{clean(name)}'", f"it has {', '.join(sorted(attributes))}"

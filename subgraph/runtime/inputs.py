@@ -124,8 +124,8 @@ class Sample:
         specs: the inputs that the run needs.
         names: all inputs of the model, in order: a file may be for one that this run does not need.
         origin: where the values in the files come from, in words; "" if their names say that.
-        draw: how floats are drawn, a key of `DRAWS`.
         setting: as of `Feeding`.
+        draw: how floats are drawn, a key of `DRAWS`.
     """
 
     label: str
@@ -135,8 +135,8 @@ class Sample:
     seed: int
     picture: ImageOptions = field(default_factory=ImageOptions)
     origin: str = ""
-    draw: str = "normal"
     setting: str = ""
+    draw: str = "normal"
 
 
 class FeedingOptions(TypedDict):

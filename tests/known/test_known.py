@@ -184,7 +184,7 @@ def test_the_candidate_decides_between_entries_of_one_name(decides: tuple[str, .
     for runtime in ("toy", "other"):
         file = tmp_path / "own" / runtime / "forgets.toml"
         file.parent.mkdir(parents=True)
-        file.write_text(known.render(entry), encoding="utf-8")
+        file.write_text(render(entry), encoding="utf-8")
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
     (tmp_path / "toy.py").write_text(WRONG, encoding="utf-8")
     done = subcut("known", "forgets", "--try", *decides, "--json", cwd=tmp_path)
