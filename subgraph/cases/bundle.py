@@ -27,12 +27,12 @@ from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import from_json, to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
-from subgraph.origins.source_metadata import stripped
+from subgraph.origins.source_metadata import read_texts, stripped
 from subgraph.project import FILE_NAMES
 from subgraph.runtime.command_line import CODE
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
-from subgraph.text import clean
+from subgraph.text import clean, count
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
@@ -220,6 +220,11 @@ def _unchanged(
         yield from (f"{k}: {v}" for k, v in options if v not in ("", None) and v != REMOVED and k != REMOVED)
     if redactor.kept:
         yield f"texts: {', '.join(sorted(redactor.kept))}"
+    models = [read_texts(path) for path in files.values() if isinstance(path, Path) and path.suffix == ".onnx"]
+    entries, texts = sum(len(m.metadata) for m in models), sum(len(m.documentation) for m in models)
+    if entries or texts:
+        told = f"metadata: {count(entries, 'text')}, documentation: {count(texts, 'text')}"
+        yield f"{told} (--strip-metadata leaves them out)"
     yield from (name for name in files if name.startswith(f"{CANDIDATE_FILES}/"))
 
 
@@ -274,17 +279,22 @@ def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor)
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
     for name, source in sorted(files.items()):
         text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
-        kinds = redactor.leaks(name.encode(), words=True)
+        kinds, hint = redactor.leaks(name.encode(), words=True), ""
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
         if text:
             kinds = redactor.leaks(data_of(source), words=True)
         elif isinstance(source, Path) and source.suffix == ".onnx":
+            texts = read_texts(source)
+            written = "\n".join((*texts.metadata, *texts.documentation)).encode()
+            in_metadata = redactor.leaks(written, words=True, addresses=True)
             kinds = redactor.leaks(protobuf.read(source).model.SerializeToString())
+            kinds += [kind for kind in in_metadata if kind not in kinds]
+            hint = "; --strip-metadata leaves it out" if in_metadata else ""
         else:
             continue
         if kinds:
-            yield f"{clean(name)} holds {' and '.join(kinds)}: it goes as it is"
+            yield f"{clean(name)} holds {' and '.join(kinds)}: it goes as it is{hint}"
 
 
 # ---------------------------------------------------------------------------------------------------- unpacking

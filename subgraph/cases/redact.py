@@ -45,6 +45,11 @@ _TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )  # of known services
+_PASSWORD = re.compile(r"[A-Za-z][\w+.-]*://[^\s/@:]*:[^\s/@]+@")
+_ADDRESSES = {
+    "a mail address": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w(?![\w@/])"),
+    "the address of a host": re.compile(r"\w://\w|\b(?:\d{1,3}\.){3}\d{1,3}\b"),
+}  # also in texts that have none: they are looked for in metadata alone
 _NUMBER = re.compile(r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?")  # at most four digits: a longer one may be a PIN
 _DIGEST, _VERSION = re.compile(r"[0-9a-f]{64}"), re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
@@ -270,12 +275,14 @@ class Redactor:
     def _is_known_key(self, key: str) -> bool:
         return bool(_IDENTIFIER.fullmatch(key)) and not self._is_private(key)
 
-    def leaks(self, data: bytes, *, words: bool = False) -> list[str]:
+    def leaks(self, data: bytes, *, words: bool = False, addresses: bool = False) -> list[str]:
         """Kinds of private details in a file that is packed unchanged; names of user and host only with `words`."""
         text = data.decode(errors="replace")
         kinds = ["your home path"] if any(_spelled(home).search(text) for home in self.homes) else []
         kinds += ["a secret of the environment"] if any(secret.encode() in data for secret in self.secrets) else []
         kinds += ["what looks like a token"] if _TOKENS.search(text) else []
+        kinds += ["a URL with a password"] if _PASSWORD.search(text) else []
+        kinds += [kind for kind, pattern in _ADDRESSES.items() if addresses and pattern.search(text)]
         for kind, names in (("your user name", self.users), ("this machine's name", self.hosts)) if words else ():
             if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
                 kinds.append(kind)

@@ -31,7 +31,7 @@ from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
 from subgraph.demo.files import files
 from subgraph.errors import SubcutError
-from tests.helpers import fake_candidate
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.examples import examples
 from tests.helpers.run_command import chain, subcut, tree
 
@@ -403,7 +403,7 @@ def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
     model.doc_string = f"exported in {tmp_path}/train"
     onnx.save(model, path)
     done = subcut("bundle", "m.onnx", cwd=tmp_path, env={"HOME": str(tmp_path)})
-    assert done.code == 0 and "model.onnx holds your home path: it goes as it is" in done.err
+    assert done.code == 0 and "model.onnx holds your home path" in done.err
 
 
 @pytest.mark.slow
@@ -589,3 +589,29 @@ def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> Non
         assert e.what and e.exit_code in (2, 3)
     finally:
         file.write_text(whole)
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_metadata_and_documentation_that_go_along_are_counted_and_private_details_named(
+    strip: bool, tmp_path: Path
+) -> None:
+    made = text_models.model("g (float[2] x) => (float[2] y) { y = Add(x, w) }", w=np.ones(2, np.float32))
+    private = ["https://jane:Passw0rd77@git.corp.example/x.git", "jane.doe@corp.example", "on npulab7"]
+    for key, value in zip(("git", "author"), private, strict=False):
+        made.metadata_props.add(key=key, value=value)
+    made.doc_string = private[2]
+    made.graph.initializer[0].doc_string = private[2]
+    onnx.save(made, tmp_path / "m.onnx")
+    done = subcut("bundle", "m.onnx", "-o", "m.zip", *["--strip-metadata"] * strip, cwd=tmp_path)
+    assert done.code == 0, done
+    told = re.search(r"metadata: (\d+) texts?, documentation: (\d+) text.*--strip-metadata", done.err)
+    warned = [line for line in done.err.splitlines() if line.startswith("warning: ") and "--strip-metadata" in line]
+    with zipfile.ZipFile(tmp_path / "m.zip") as archive:
+        data = b"".join(map(archive.read, archive.namelist()))
+    if strip:
+        assert not told and not warned
+        assert not any(text.encode() in data for text in private)
+    else:
+        assert told and (int(told[1]), int(told[2])) == (2, 2)
+        assert len(warned) == 1
+        assert all(kind in warned[0] for kind in ("a URL with a password", "a mail address", "the address of a host"))
