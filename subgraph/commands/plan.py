@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from subgraph.plan.places import Twin, Unit
     from subgraph.plan.plan import Planner
     from subgraph.plan.search import Found
-    from subgraph.results.plan import PlanDocument, PlanScore
+    from subgraph.results.plan import PlanDocument, PlanScore, TriedList
     from subgraph.trials.reference_model import ReferenceModel
     from subgraph.trials.score import Wanted
     from subgraph.trials.trial import Trials
@@ -108,7 +109,7 @@ def plan(
             source = source_of(load(asked.model_path))
             place = ResultPlace(asked.output, f"plan-{safe_name(name)}", asked.result.force)
             place = free_place(place, source, [asked.model_path])
-            document = save(planner, found, document, place, source)
+            document = save(planner, found, document, place, source, to)
     return Result(to_json(document), text(document), document.exit_code)
 
 
@@ -145,6 +146,7 @@ def _opened(
     """The trials of the float model, and how it is lowered. `end`: of the time for all that runs, by `monotonic`."""
     from subgraph.graph.graph import load
     from subgraph.plan import lower, places, quantize
+    from subgraph.plan.fold import fold_batch_norms
     from subgraph.precision import Precision
     from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.folders import scratch
@@ -163,7 +165,9 @@ def _opened(
         workers.deadline.at = end
         graph = load(asked.model_path)
         if (to or "int8") not in ("fp16", "bf16") and not by_command:
-            graph = lower.raised(graph, stack.enter_context(scratch(Path(gettempdir()), "subcut-raised")))
+            folder = stack.enter_context(scratch(Path(gettempdir()), "subcut-raised"))
+            graph = lower.raised(graph, folder)
+            graph = fold_batch_norms(graph, folder / "folded") if to else graph
         with open_trials(graph, setup, reference, workers) as trials:
             trials.model.values.need(list(graph.inputs))
             if graph.path != asked.model_path:
@@ -174,7 +178,9 @@ def _opened(
                 )
                 folder = trials.model.scratch / "quantized"
                 folder.mkdir()
-                made = load(quantize.quantized(trials.model, to, folder)).prepare()
+                made = load(
+                    quantize.quantized(graph, trials.model.values.records, to, None, folder, workers.deadline)
+                ).prepare()
                 other = pair_models(graph, made, reference, trials.model.values, folder)
                 trials = with_own_model(trials, other)
             pair = trials.runtime.own_model
@@ -187,7 +193,7 @@ def _opened(
 def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     """
     Raises:
-        ModelError: the model at the newer opset gives other outputs than the user's.
+        ModelError: the model that is lowered gives other outputs than the user's.
     """
     from subgraph.errors import ModelError
     from subgraph.graph.graph import load
@@ -196,6 +202,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
 
     graph, folder = load(asked.model_path), model.scratch / "original"
     own = ReferenceValues(graph.prepare(), model.reference, asked.feeding.plan(graph, graph.inputs), folder)
+    before, after = Counter(graph.ops), Counter(model.graph.ops)
+    folded = before["BatchNormalization"] - after["BatchNormalization"]
+    how = f"freed of {folded} BatchNormalization" if folded else "converted to a newer opset"
     names = [n for n in graph.outputs if n in graph.maker]
     own.need(names)
     model.values.need(names)
@@ -203,11 +212,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
         pairs = zip(own.records, model.values.records, strict=True)
         off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
         if off > MAX_CONVERTED:
-            what = (
-                f"at a newer opset, as onnx converts it, {clean(graph.path.name)} gives other values of '{clean(name)}'"
-            )
+            what = f"{clean(graph.path.name)}, {how}, gives other values of '{clean(name)}'"
             raise ModelError(f"{what}: off by {off:.2g}", "export it with opset 13 or newer")
-    log.info("%s was converted to a newer opset; its outputs are the same", clean(graph.path.name))
+    log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
 
 def _planner(planner: Planner, wanted: Wanted | None, stack: ExitStack) -> Planner:
@@ -354,11 +361,24 @@ def text(document: PlanDocument) -> str:
         ratio = f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""
         rows.append(("model", f"{clean(str(document.model))}   ({share}{ratio})"))
     if document.path:
-        rows.append(("lists", f"{', '.join(document.lists)}: {clean(document.path)}/lists/"))
+        rows.append(("lists", f"{clean(document.path)}/lists/"))
+        rows += [("", _list_tried(document, tried)) for tried in document.tried_lists]
+        untried = document.lists.keys() - {tried.tool for tried in document.tried_lists}
+        rows.append(("", f"not tried in {', '.join(sorted(untried))}"))
         rows.append(("report", f"{clean(document.path)}/report.html"))
     rows += [("note", note) for note in document.notes]
     rows.append(("asked", f"{count(document.runs, 'model')} in {document.seconds:.0f} s"))
     return "\n".join([*lines, *(f"  {line}" for line in aligned(rows))])
+
+
+def _list_tried(document: PlanDocument, tried: TriedList) -> str:
+    """`onnxruntime with this list of 3 nodes more than the plan's: accepted, sqnr 46.8`."""
+    judged = tried.why
+    if document.score and tried.score is not None:
+        judged = f"{document.score.words} {tried.score:.6g}"
+    accepted = "accepted" if tried.accepted else "refused"
+    more = f" of {count(tried.added, 'node')} more than the plan's" if tried.added else ""
+    return f"{tried.tool} with this list{more}: {accepted}, {judged}"
 
 
 def _minimal(document: PlanDocument) -> str:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from threading import Lock, Semaphore
 
@@ -33,7 +34,7 @@ from subgraph.plan.search import Found, smallest
 from subgraph.results.plan import PlanSeconds
 from subgraph.runtime.cached_runs import load_or_run
 from subgraph.runtime.run_result import Job, RunResult
-from subgraph.storage.digest import Part, digest
+from subgraph.storage.digest import Part, digest, file_digest
 from subgraph.storage.tensors import Record
 from subgraph.trials.score import Judged, not_run
 from subgraph.trials.trial import Trials
@@ -155,19 +156,35 @@ class Planner:
         graph = self.trials.model.graph
         return Draft(graph) if self.twin.by_command else lowered(graph, self.how(levels))
 
-    def kept_nodes(self, kept: Collection[int]) -> Kept:
-        """What the lists name."""
+    def kept_nodes(self, kept: Collection[int], rounds: int = 0) -> Kept:
+        """What the lists name.
+
+        Args:
+            rounds: How often the list is widened by the producers of what its nodes read, and of its outputs.
+        """
         graph = self.trials.model.graph
         reads = [read for k in kept for read in self.places[k].reads]
-        nodes = graph.in_order({i for i, _ in reads if i != OUTPUT})
-        lowered = {i for k, place in enumerate(self.places) if k not in kept for i, _ in place.reads if i != OUTPUT}
-        whole = {graph.ops[i] for i in nodes} - {graph.ops[i] for i in lowered}
-        return Kept(
-            nodes=[graph.label(i) for i in nodes],
-            tensors=[n for i in nodes for n in graph.makes[i]],
-            outputs=sorted({name for i, name in reads if i == OUTPUT}),
-            operators=sorted(whole),
-        )
+        outputs = sorted({name for i, name in reads if i == OUTPUT})
+        nodes = {i for i, _ in reads if i != OUTPUT}
+        for _ in range(rounds):
+            names = chain(outputs, chain.from_iterable(graph.reads[i] for i in nodes))
+            nodes |= {graph.maker[name] for name in names if name in graph.maker}
+        order = graph.in_order(nodes)
+        tensors = [name for i in order for name in graph.makes[i]]
+        return Kept([graph.label(i) for i in order], tensors, outputs)
+
+    def judge_file(self, model: Path) -> Judged:
+        """Return what is said of another model with the same inputs and outputs.
+
+        Raises:
+            OutOfTime: the time that the user gave is used up.
+        """
+
+        def job(_folder: Path, into: Path) -> Job:
+            options = self.trials.runtime.candidate.options
+            return Job(model, self._feeds(), self.outputs, into, options=options)
+
+        return self.acceptance.judge(self._stored([self._identity, file_digest(model)], job))
 
     def run(self, levels: Levels, samples: int | None = None) -> RunResult:
         """What the model gives with these levels, on the first samples or all; stored.

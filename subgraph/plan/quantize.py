@@ -1,42 +1,62 @@
-"""A float model and its samples -> the model as onnxruntime's own quantizer makes it, in a process of its own."""
+"""A float model -> the model as another tool lowers it, in a process of its own: onnxruntime's quantizer, say."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from subgraph import children
 from subgraph.errors import ModelError
+from subgraph.graph.graph import Graph
 from subgraph.graph.model_file import copy_model
+from subgraph.runtime.deadline import Deadline
+from subgraph.runtime.run_result import Feeds
 from subgraph.text import clean
-from subgraph.trials.reference_model import ReferenceModel
 
 TYPES = ("int8", "uint8", "int16")
 TIMEOUT = 3600.0  # seconds
 
 
-def quantized(model: ReferenceModel, dtype: str, folder: Path) -> Path:
-    """The quantized model, a file in `folder`; calibrated on all samples. `dtype`: of the activations.
+def quantized(graph: Graph, samples: Feeds, dtype: str, listed: Path | None, folder: Path, deadline: Deadline) -> Path:
+    """The model quantized by onnxruntime, a file in `folder`; calibrated on all samples.
+
+    Args:
+        dtype: That of the activations.
+        listed: A list of the nodes that stay in float; None for none.
 
     Raises:
         ModelError: onnxruntime cannot quantize it; with its own words. OutOfTime: the time is used up.
     """
-    graph, samples, deadline = model.graph, model.values.records, model.reference.deadline
-    source, made = folder / "float.onnx", folder / f"{graph.path.stem}-{dtype}.onnx"
-    copy_model(graph, source)
     files = [{name: sample[name].files[0] for name in graph.inputs} for sample in samples]
     (folder / "samples.json").write_text(json.dumps(files), encoding="utf-8")
-    command = children.python("-m", "subgraph.plan.quantize_main", source, made, dtype, folder / "samples.json")
+    made = folder / f"{graph.path.stem}-{dtype}.onnx"
+    words: list[str | Path] = [dtype, folder / "samples.json", *filter(None, [listed])]
+    return lowered_by("onnxruntime's quantizer", "subgraph.plan.quantize_main", graph, made, words, deadline)
+
+
+def lowered_by(
+    tool: str, script: str, graph: Graph, made: Path, words: Sequence[str | Path], deadline: Deadline
+) -> Path:
+    """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; returns `made`.
+
+    Raises:
+        ModelError: the tool cannot lower it; with its own words. OutOfTime: the time is used up.
+    """
+    folder, name = made.parent, clean(graph.path.name)
+    source = folder / "float.onnx"
+    copy_model(graph, source)
+    command = children.python("-m", script, source, made, *words)
     try:
         done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
     except subprocess.TimeoutExpired as e:
         deadline.require()
-        raise ModelError(f"onnxruntime did not quantize {clean(graph.path.name)} within {TIMEOUT:g} s") from e
+        raise ModelError(f"{tool} did not lower {name} within {TIMEOUT:g} s") from e
     if done.code or not made.is_file():
         why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
         raise ModelError(
-            f"onnxruntime's quantizer fails on {clean(graph.path.name)}: {clean(why)}",
-            "quantize it by your own tool, and name that model with --candidate-model",
+            f"{tool} fails on {name}: {clean(why)}",
+            "lower it by your own tool, and name that model with --candidate-model",
         )
     return made

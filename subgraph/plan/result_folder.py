@@ -12,33 +12,39 @@ from subgraph.cases.layout import PLAN_JSON
 from subgraph.documents import to_json
 from subgraph.plan.plan import Planner
 from subgraph.plan.search import Found
-from subgraph.results.plan import KeptPlace, PlanDocument
+from subgraph.plan.try_lists import try_list
+from subgraph.results.plan import KeptPlace, PlanDocument, TriedList
 from subgraph.storage import folders
 
 MODEL, LISTS = "model.onnx", "lists"
 
 
 def save(
-    planner: Planner, found: Found, document: PlanDocument, place: ResultPlace, source: ModelSource
+    planner: Planner, found: Found, document: PlanDocument, place: ResultPlace, source: ModelSource, to: str | None
 ) -> PlanDocument:
-    """Write the folder, at a place that is free; returns the document with its paths. `source`: the user's model.
+    """Write the folder, at a place that is free; returns the document with its paths.
+
+    Args:
+        source: The user's model.
+        to: As of `try_list`.
 
     Raises:
         OutputError: it cannot be written.
     """
-    kept = planner.kept_nodes(found.kept)
     with folders.aside(place.path) as work:
         model = None
         if not planner.twin.by_command:
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         (work / LISTS).mkdir()
-        lists = {}
+        lists, tried = {}, list[TriedList]()
         for name in plugins.own_names("plan-lists"):
             module = plugins.load("plan-lists", name)
-            (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
+            listed = try_list(planner, found, name, module, to)
+            (work / LISTS / module.FILE).write_text(module.render(listed.kept), encoding="utf-8")
+            tried += [listed.tried] if listed.tried else []
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
-        document = replace(document, model=model, lists=lists, path=place.path.as_posix())
+        document = replace(document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix())
         evidence.write_document(to_json(document), work, PLAN_JSON)
         request = {"precision": document.precision, "unit": document.unit, "criterion": document.criterion}
         manifest = EvidenceManifest(source=source, command=document.command, request=request)

@@ -77,6 +77,25 @@ class PlaceError:
     error: Number
 
 
+@dataclass(frozen=True)
+class TriedList:
+    """The model that another tool made with its list, as it was judged.
+
+    Attributes:
+        tool: Name of the list.
+        added: Number of nodes in the list that the plan itself does not keep.
+        accepted: Whether the model is good enough.
+        score: Its score; None without one.
+        why: The reason in words.
+    """
+
+    tool: str
+    added: int
+    accepted: bool
+    score: Number | None
+    why: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
     """Everything about one plan.
@@ -89,6 +108,7 @@ class PlanDocument:
         sensitivity: of each place that was lowered alone, in the order of the model.
         weights: bytes of weights: "low", "between" in a gear above that, "float".
         model: the written model; None where a command of the user's lowers it. lists: by tool, the file that it takes.
+        tried_lists: of the tools that were run with theirs; a list of any other tool was not tried.
     """
 
     schema: str = SCHEMA
@@ -109,6 +129,7 @@ class PlanDocument:
     run_seconds: PlanSeconds | None
     model: str | None
     lists: Mapping[str, str] = field(default_factory=dict)
+    tried_lists: Sequence[TriedList] = ()
     sensitivity: Sequence[PlaceError] = ()
     notes: Sequence[str] = ()
     command: str = ""

@@ -9,7 +9,7 @@ import pytest
 from subgraph import plugins
 from subgraph.plan.lists import Kept
 
-KEPT = Kept(["conv/a", "b:0"], ["t1", "t2"], ["logits"], ["Softmax"])
+KEPT = Kept(["conv/a", "b:0"], ["t1", "t2"], ["logits"])
 NAMES = plugins.own_names("plan-lists")
 
 
@@ -18,7 +18,7 @@ def test_each_names_what_is_kept(name: str) -> None:
     module = plugins.load("plan-lists", name)
     text = module.render(KEPT)
     assert text.endswith("\n") and ("conv/a" in text or "t1" in text)
-    empty = module.render(Kept([], [], [], []))
+    empty = module.render(Kept([], [], []))
     assert "conv/a" not in empty and "t1" not in empty
     if module.FILE.endswith(".json"):
         assert json.loads(text) and isinstance(json.loads(empty), dict)

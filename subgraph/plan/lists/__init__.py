@@ -2,6 +2,8 @@
 
 FILE                      the name of the file that is written
 render(kept)              its text, from a `Kept`
+is_usable(to)             optional: whether the tool is installed and makes this precision
+apply(…)                  with it: the model that the tool makes with a list, as `plan.quantize.quantized`
 """
 
 from __future__ import annotations
@@ -17,10 +19,8 @@ class Kept:
     Attributes:
         nodes: their names in the float model, in its order.
         tensors: what these nodes make; outputs: of the model, that stay in float without their node.
-        operators: operator types of which every node stays.
     """
 
     nodes: Sequence[str]
     tensors: Sequence[str]
     outputs: Sequence[str]
-    operators: Sequence[str]

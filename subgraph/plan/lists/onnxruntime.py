@@ -1,17 +1,22 @@
-"""onnxruntime: `nodes_to_exclude` of `quantize_static` and `quantize_dynamic`, as JSON.
-
-`op_types_to_exclude` names the operators of which every node stays; the nodes of these are in the first list, too.
-"""
+"""onnxruntime: `nodes_to_exclude` of `quantize_static` and `quantize_dynamic`, as JSON."""
 
 from __future__ import annotations
 
 import json
 
 from subgraph.plan.lists import Kept
+from subgraph.plan.quantize import TYPES
+from subgraph.plan.quantize import quantized as apply
 
 FILE = "onnxruntime.json"
+__all__ = ["FILE", "apply", "is_usable", "render"]
 
 
 def render(kept: Kept) -> str:
-    """Arguments of both functions."""
-    return json.dumps({"nodes_to_exclude": [*kept.nodes], "op_types_to_exclude": [*kept.operators]}, indent=1) + "\n"
+    """Return an argument of both functions."""
+    return json.dumps({"nodes_to_exclude": [*kept.nodes]}, indent=1) + "\n"
+
+
+def is_usable(to: str) -> bool:
+    """Return whether the quantizer makes this precision."""
+    return to in TYPES
