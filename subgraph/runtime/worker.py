@@ -204,15 +204,25 @@ class Worker:
         raise error
 
     def _receive_reply(self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]) -> T:
-        """What `read` makes of the next reply, which must be the child's own and of the right shape."""
+        """What `read` makes of the next reply, which must be the child's own.
+
+        Raises:
+            WorkerDied: code of the backend has written into the pipe. RuntimeError: `worker_main` and this module do
+                not agree about the form of a reply, which says nothing about a candidate.
+        """
         line, expected = self._read_line(do, limit), seal(self._word, self._replies)
         self._replies += 1
-        if not line.startswith(expected):
+        try:
+            document = json.loads(line.removeprefix(expected))
+        except ValueError:
+            document = None
+        if document is None or not line.startswith(expected):
             raise self._died(do, f"wrote into {CHANNEL}: what it says cannot be believed")
         try:
-            return read(json.loads(line[len(expected) :]))
-        except (ValueError, KeyError, TypeError, AttributeError, InputError):
-            raise self._died(do, "gave an answer that is none") from None
+            return read(document)
+        except (ValueError, KeyError, TypeError, AttributeError, InputError) as e:
+            self._kill()
+            raise RuntimeError(f"the reply to '{do}' is unreadable: {type(e).__name__}: {e}") from e
 
     def last_lines(self) -> list[str]:
         """The last lines that the child and its processes printed during the last request."""

@@ -27,6 +27,7 @@ from subgraph.precision import Precision
 from subgraph.runtime import worker
 from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
+from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
 from tests.helpers.process_backends import MARK, all_gone, backend, interrupted_at, living, until, wait_for
@@ -428,6 +429,18 @@ def test_what_a_backend_does_wrong_is_told_and_it_lives(
     e = refusal(start(**lines), tmp_path)
     assert type(e) is kind
     assert says in e.what
+
+
+def test_a_reply_that_subcut_cannot_read_is_no_crash_of_the_candidate(
+    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sealed, so the two halves of subcut do not agree about its form: no verdict may come of that."""
+    one = start()
+    build(one)
+    monkeypatch.setattr(worker, "_error", lambda reply: reply["none"])
+    with pytest.raises(RuntimeError, match="the reply to 'load' is unreadable: KeyError"):
+        run_model(one, Job(Path("model.onnx"), [[]], [], tmp_path))
+    assert not one.alive
 
 
 def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
