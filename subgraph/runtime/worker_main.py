@@ -13,6 +13,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -210,13 +211,26 @@ class Server:
                 yield
             finally:
                 _exit_if_forked(self.process)
-        except (SubcutError, MemoryError):
+        except (SubcutError, MemoryError) as e:
+            self._require_device(e)
             raise
         except BaseException as e:
+            self._require_device(e)
             if isinstance(e, ImportError) and kind is not ModelError:
                 raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
             own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
             raise kind(f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint) from e
+
+    def _require_device(self, error: BaseException) -> None:
+        """
+        Raises:
+            BackendError: The runtime's message says that the device lacks a feature.
+        """
+        lacks: Mapping[str, str] = getattr(self._module, "DEVICE_LACKS", {})
+        if missing := next((feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""):
+            what = f"not measurable on this device (no {missing}): {str(error)[:400]}"
+            hint = f"run it on a device that has {missing}; or convert the model to types that this device computes"
+            raise BackendError(what, hint) from error
 
     def warm(self) -> None:
         """Import the runtime ahead of the first model; `load` reports what is wrong with it."""

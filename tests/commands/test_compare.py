@@ -21,8 +21,10 @@ import onnx
 import pytest
 
 from subgraph.environments.emulated import PROCESSORS
+from subgraph.errors import BackendError
 from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.process_backends import backend
 from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
 
 QUICK = ("--rtol", "1e-3")
@@ -817,3 +819,13 @@ def test_align_as_tnns_converter(here: Path) -> None:
     assert [row["tensor"] for row in every.document["rows"]] == ["t0", "t1"]
     assert every.code == 1
     assert every.document["stopped"]
+
+
+def test_a_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", ["a", "b"])
+    top = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
+    says = "Program MatMul requires f16 but the device does not support it."
+    file = backend(tmp_path, top=top, run=f"raise RuntimeError({says!r})", name="gpu")
+    done = subcut("compare", "m.onnx", "-c", file, "--at", "*", cwd=tmp_path)
+    assert done.code == BackendError.exit_code
+    assert "not measurable on this device (no shader-f16)" in done.err and "wrong" not in done.out + done.err

@@ -6,6 +6,7 @@ processes. They inherit a mark in the environment; no process that carries the m
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 import psutil
 import pytest
 
-from subgraph import system
+from subgraph import plugins, system
 from subgraph.errors import BackendError, ModelError, OutOfMemory, Refused, SubcutError, UsageError, WorkerDied
 from subgraph.precision import Precision
 from subgraph.runtime import worker
@@ -385,6 +386,36 @@ def test_a_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_p
 
 
 # ------------------------------------------------------------------------------------------------ backends that raise
+
+
+F16 = "Program MatMul requires f16 but the device does not support it."
+LACKS = "from subgraph.runtime.backends._webgpu import LACKS as DEVICE_LACKS"
+
+
+@pytest.mark.parametrize("fails", ["load", "run"])
+@pytest.mark.parametrize("raised", ["RuntimeError", "ModelError", "Refused"])
+def test_a_message_about_the_device_tells_nothing_of_the_model(
+    fails: str, raised: str, start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    top = f"{LACKS}\nfrom subgraph.errors import ModelError, Refused"
+    one = start(top=top, **{fails: f"raise {raised}({F16!r})"})
+    with pytest.raises(BackendError, match=r"not measurable on this device \(no shader-f16\)") as caught:
+        build(one)
+        ask(one, tmp_path)
+    assert "shader-f16" in caught.value.hint and not isinstance(caught.value, WorkerDied)
+
+
+def test_any_other_message_is_about_the_model(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(top=LACKS, run="raise RuntimeError('Program MatMul requires a device')")
+    build(one)
+    with pytest.raises(ModelError, match="requires a device"):
+        ask(one, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ort", "web"])
+def test_a_backend_with_webgpu_knows_the_messages_about_a_device(name: str) -> None:
+    lacks = plugins.load("backends", name).DEVICE_LACKS
+    assert [feature for pattern, feature in lacks.items() if re.search(pattern, F16)] == ["shader-f16"]
 
 
 def refusal(one: Worker, into: Path) -> SubcutError:

@@ -31,6 +31,8 @@ Optional names of the module:
     tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
                           `model` among the options of `load` is the file; without this function, any of any model
     missing()             what it lacks on this machine; "" if nothing
+    DEVICE_LACKS          {pattern: feature}: messages of its runtime about a device that lacks a feature. Such an
+                          error tells nothing of the model: it ends the command, as `BackendError`
     error_text(error)     what its runtime's error says, without noise; else the error's type and text
 
 and of the function `run`: `outputs`, the type of each output as onnx writes it (`seq(tensor(float))`), where an empty

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
 from subgraph.text import nearest
@@ -24,6 +25,7 @@ from subgraph.text import nearest
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
+DEVICE_LACKS = LACKS
 CUSTOM_OPS = HALF_AS_FLOAT = ALONE = True
 REFERENCE = {"opt": "disable", "threads": 1, "fixed": True}
 VARIANTS = "onnxruntime-"

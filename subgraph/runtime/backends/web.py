@@ -24,6 +24,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
 from subgraph.runtime.backends import _foreign
+from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import folders
 from subgraph.storage.cache import cache_folder
 from subgraph.storage.tensors import Value, np_dtype
@@ -31,6 +32,7 @@ from subgraph.system import Lock, hardware, short_name
 from subgraph.text import clean
 
 MULTI = NPM = True
+DEVICE_LACKS = LACKS
 RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs where none is named
 PACKAGE, NEWEST = RELEASES
 OLDEST = 1, 19  # has the files that are imported here
