@@ -15,7 +15,7 @@ from subgraph.comparison.pair import comparable
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.results.bisect import OperatorCost, OtherModel, PieceCost, Saturated
-from subgraph.trials.attribution import attribute, remaining_error, score_alone
+from subgraph.trials.attribution import attribute, remaining_error
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
 
@@ -39,8 +39,7 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
             labels, last = [trials.model.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
-            score = score_alone(trials, oracle.region([k]), trials.run(oracle.region([k])))
-            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None, score), k))
+            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k))
     pieces.sort(key=lambda piece: -piece[0].explains)
     by_ops: dict[str, list[float]] = {}
     for cost, k in pieces:

@@ -27,7 +27,6 @@ from subgraph.runtime.deadline import if_time
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.text import count
-from subgraph.trials.attribution import score_alone
 from subgraph.trials.compare import compared_model, ranked, ranking
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import Trials
@@ -70,7 +69,6 @@ def describe(
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
     result = oracle.run_result(trials.model.whole())
-    score = if_time(partial(trials.judge.score_of, result, whole), None)
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
@@ -86,7 +84,6 @@ def describe(
         criterion=criterion,
         samples=trials.model.values.labels,
         whole=ranked(whole, ranking(trials.model, result)),
-        score=score,
         ignored=trials.model.choice.ignored or None,
         where=[str(one) for one in trials.model.choice.where] or None,
         looked_at=looked_at,
@@ -104,7 +101,6 @@ def describe(
             *forms.sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
-            *([f"the score judges: {score.says}"] if score and code == 1 else []),
             *_scope_notes(findings, looked_at, whole, trials.runtime.is_manual),
             *notes,
             *_notes(oracle, findings, whole, within),
@@ -291,7 +287,6 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
     worst = verdict.worst if verdict else None
     off, histogram = _differences(oracle, region, worst)
     evidence = _evidence(oracle, findings, rank, steps)
-    is_blamed = kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
     accumulated, flaky = kind is FindingKind.ACCUMULATED, kind is FindingKind.FLAKY
     return document.FindingDocument(
         kind=kind,
@@ -317,7 +312,6 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         rate=finding.reproduces if flaky else None,
         runs=document.RunCounts(*finding.runs) if flaky else None,
         alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
-        score=if_time(partial(_score_alone, oracle, region), None) if region and is_blamed else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=[document.EvidenceLine(e.kind, e.says) for e in evidence],
         rounding=any(e.fact is Fact.ROUNDS for e in evidence) or None,
@@ -412,10 +406,4 @@ def _contributors(oracle: NodeOracle, finding: Finding) -> Iterator[document.Con
     for items, share in finding.contributors:
         labels, nodes, ops = _nodes(oracle, items)
         label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
-        score = if_time(partial(_score_alone, oracle, oracle.region(items)), None)
-        yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share, score)
-
-
-def _score_alone(oracle: NodeOracle, region: Region) -> float | None:
-    """The score of the full model with only this region run on the candidate."""
-    return score_alone(oracle.trials, region, oracle.run_result(region))
+        yield document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)

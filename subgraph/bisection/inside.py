@@ -158,7 +158,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     scratch = trials.model.new_folder()
     inside = run_body(entered.body, trials.model.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
-    setup = replace(setup, feeding=inside.feeding, score=None, choice=OutputChoice(), needs_evidence=False)
+    setup = replace(setup, feeding=inside.feeding, choice=OutputChoice(), needs_evidence=False)
     as_asked = replace(setup, as_loop=asked == AS_LOOP)
     with open_trials(inside.graph, as_asked, trials.model.reference, trials.runtime.workers) as inner:
         yield inner, setup
@@ -240,7 +240,7 @@ def _asked(
     graph = written(model, body.graph)
     with open_trials(
         graph,
-        replace(setup, feeding=feeding, score=None, choice=OutputChoice(), needs_evidence=False),
+        replace(setup, feeding=feeding, choice=OutputChoice(), needs_evidence=False),
         trials.model.reference,
         trials.runtime.workers,
     ) as inner:

@@ -62,7 +62,6 @@ class BisectionOptions:
                 **({"candidate_model": setup.own_model} if setup.own_model else {}),
                 "feeding": setup.feeding.options,
                 "criterion": setup.criterion,
-                **({"score": setup.score} if setup.score else {}),
                 **({"ignored": setup.choice.ignored} if setup.choice.ignored else {}),
                 **({"where": [str(one) for one in setup.choice.where]} if setup.choice.where else {}),
                 "freeze": setup.freeze,

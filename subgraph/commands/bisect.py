@@ -43,7 +43,6 @@ def bisect(
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     compared: options.OutputOptions,
-    score: options.ScoreOptions,
     runtime: options.RuntimeOptions,
     max_trials: Annotated[Number, option("--max-trials", "N", "Stop after N runs of the candidate.")] = None,
     max_time: options.MaxTime = None,
@@ -77,7 +76,7 @@ def bisect(
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
     model_path, _ = asked.model_path, asked.criterion  # mistakes there are told first
-    wanted, chosen = resolve.wanted_score(score), resolve.output_choice(compared)
+    chosen = resolve.output_choice(compared)
     limits = _limits(max_trials, max_time, repeat, asked.jobs(jobs), inside)
     of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None
     candidate_options = replace(candidate_options, tensor_map=None) if of_recording else candidate_options
@@ -85,16 +84,16 @@ def bisect(
     if recordings and not asked.settings.get("candidate", candidate_options.spec):
         refuse_beside_recorded({
             "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
-            "--max-time": max_time, "--repeat": repeat, "--inside": inside or None, "--score": score.score,
+            "--max-time": max_time, "--repeat": repeat, "--inside": inside or None,
             "--ignore": compared.ignore, "--where": compared.where,
         })  # fmt: skip
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
-    setup = replace(asked.setup(candidate_options, freeze=not no_freeze), score=wanted, choice=chosen)
+    setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
     limits = replace(limits, workers=asked.jobs(jobs, setup.candidate))
     if loop:
         refuse_beside_loop({
             "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
-            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where,
+            "--ignore": compared.ignore, "--where": compared.where,
         })  # fmt: skip
         with asked.reference() as reference:
             return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)
@@ -129,7 +128,7 @@ def opened(
             runs, setup = found.runs, replace(setup, feeding=found.feeding)
         notes = resolve.log_random_inputs(setup.feeding)
         ends = within.split("..", 1)
-        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output, setup.score)
+        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output)
         graph, feeding, names = stack.enter_context(there)
         setup, left = replace(setup, feeding=feeding), iter(names)
         ends = [next(left) if end else "" for end in ends]

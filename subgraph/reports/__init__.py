@@ -210,8 +210,6 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         right = f"right within {document['candidate']['precision']} rounding" if claimed else "right"
         if pieces := document.get("pieces"):
             right = f"right {quoted(pieces)}"
-        if score := document.get("score"):
-            return f"right by {quoted(score['says'])}"
         whole = f": {_agreeing(document, quoted)}" if document["whole"]["status"] == "agree" else ""
         return f"{right}{whole}"
     if document["outcome"] == "pinned":
@@ -349,8 +347,6 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     share = finding["explains"]
     lines = [*insides(finding.get("inside"), quoted), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
     lines += [explained(share)] if share is not None else []
-    if (score := finding.get("score")) is not None:
-        lines.append(f"with it alone the candidate's, the score is {scored(score)}")
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
         lines += _growing(finding, quoted)
@@ -454,20 +450,8 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
         first, last = growth[0], growth[-1]
         after = f"{error(last['error'])} after {last['nodes']}"
         lines.append(f"the error grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
-    parts = [
-        f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}{_costs(c)}" for c in finding["contributors"]
-    ]
+    parts = [f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}" for c in finding["contributors"]]
     return [*lines, *([f"largest shares: {listed(parts)}"] if parts else [])]
-
-
-def scored(value: float | None) -> str:
-    """A score: `0.9312`; a dash for None."""
-    return UNKNOWN if value is None else f"{value:.4g}"
-
-
-def _costs(piece: Document) -> str:
-    """What a piece alone makes of the score; "" where none judges."""
-    return "" if piece.get("score") is None else f"; with it alone, the score is {scored(piece['score'])}"
 
 
 def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
@@ -492,7 +476,7 @@ def other_model(document: Document, quoted: Quoted = str) -> list[str]:
     for row in other.get("nodes", ())[:MAX_PIECES]:
         left = "" if row["remains"] is None else f"; with it on the reference, {percent(row['remains'])} is left"
         explains = f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}"
-        lines.append(f"{explains}{left}{_costs(row)}")
+        lines.append(f"{explains}{left}")
     ops = other.get("ops", ())
     ops = [f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}" for row in ops]
     lines += [f"by operator: {listed(ops)}"] if ops else []

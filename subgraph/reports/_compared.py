@@ -48,8 +48,7 @@ class Compared:
 class TensorLine:
     """A tensor. `cells`: one per column. `source`: of its node, where the model tells.
 
-    `computed_by`: which of the runtime's providers computes it. `score`: of the task, with its node alone the
-    candidate's.
+    `computed_by`: which of the runtime's providers computes it.
     """
 
     index: int
@@ -59,7 +58,6 @@ class TensorLine:
     cells: Sequence[Compared]
     source: str = ""
     computed_by: str = ""
-    score: float | None = None
 
     @property
     def agrees(self) -> bool:
@@ -165,7 +163,7 @@ def _recorded(row: Document, document: Document) -> TensorLine:
 def _tensor(row: Document, cells: Sequence[Compared]) -> TensorLine:
     source, by = row.get("source"), row.get("computed_by") or ""
     place = source_line(source) if source else ""
-    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, place, by, row.get("score"))
+    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, place, by)
 
 
 def _held(one: Document | None) -> Compared:

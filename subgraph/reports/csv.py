@@ -17,7 +17,7 @@ COLUMNS = (
 )  # fmt: skip
 COMPARED = (
     "row", "index", "node", "op", "tensor", "column", "status", "signature", "label", "sample", *METRICS,
-    "recorded_as", "matched_by", "beside", "count", "why", "source", "computed_by", "score_alone",
+    "recorded_as", "matched_by", "beside", "count", "why", "source", "computed_by",
 )  # fmt: skip
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
@@ -78,7 +78,6 @@ def render_compared(document: Document) -> str:
          "recorded_as": one.recorded_as,
          "matched_by": one.matched_by, "beside": one.beside, "why": one.why, "source": line.source,
         "computed_by": line.computed_by,
-        "score_alone": "" if line.score is None else line.score,
          **{key: one.errors.get(key) for key in METRICS}}
         for line in shown.lines for name, one in zip(shown.columns, line.cells, strict=True)
     ]  # fmt: skip

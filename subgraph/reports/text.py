@@ -28,7 +28,6 @@ from subgraph.reports import (
     reason,
     replay_command,
     runtime,
-    scored,
     seconds,
     sentences,
     shares,
@@ -61,7 +60,8 @@ def render(document: Document) -> str:
     shown = cleaned(document)
     findings, whole = shown["findings"], shown["whole"]
     lines = [headline(shown)]
-    if not any(map(is_proven, findings)) and whole["why"] and not shown.get("score"):
+    is_in_headline = not findings and not shown["agree"]
+    if not any(map(is_proven, findings)) and whole["why"] and not is_in_headline:
         lines.append(f"  the whole model: {whole['why']}" if findings else f"  {whole['why']}")
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
@@ -161,11 +161,9 @@ def _whole(whole: Document) -> list[str]:
 def compared_table(shown: View) -> list[str]:
     """A line per tensor, a column per way in which it was compared."""
     by = ["computed by"] if any(t.computed_by for t in shown.lines) else []
-    by += ["score alone"] if (is_scored := any(t.score is not None for t in shown.lines)) else []
     rows = [("", "node", "op", "tensor", *shown.columns, *by)]
     for t in shown.lines:
         who = [t.computed_by or "-"] if "computed by" in by else []
-        who += [scored(t.score)] if is_scored else []
         rows.append((f"#{t.index}", short(t.node), t.op, short(t.tensor), *map(compared_cell, t.cells), *who))
     return aligned(rows)
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from subgraph.documents import Number, absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
-from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, ScoreDocument, WholeDocument
+from subgraph.results.common import ComparedModel, FormDocument, RuntimeDocument, WholeDocument
 from subgraph.search.findings import FindingKind, Outcome
 from subgraph.search.predicate import RegionOutcome
 from subgraph.verdict import Signature, Status, Verdict, VerdictDocument
@@ -29,7 +29,6 @@ class PieceCost:
         error: largest error of an output, over its scale, when the item runs alone.
         explains: share of the final error.
         remains: part of the final error that is left if the item runs on the reference; None if unknown.
-        score: of the task, when the item alone is the candidate's; left out where no score judges.
     """
 
     node: str
@@ -39,7 +38,6 @@ class PieceCost:
     error: Number
     explains: Number
     remains: float | None
-    score: float | None = absent()
 
 
 @dataclass(frozen=True)
@@ -268,7 +266,6 @@ class Contributor:
     op: str
     index: int
     explains: Number | None
-    score: float | None = absent()
 
 
 @dataclass(frozen=True)
@@ -296,7 +293,6 @@ class FindingDocument:
         alike: other nodes of this kind, which are refused as well; or nodes of all kinds, each of which is off alone.
         rounding: the candidate rounds there, and does nothing wrong; left out where that is not known.
         blame: what `subcut blame` found, a line each: releases, passes, cures.
-        score: of the task, when only this region is the candidate's; left out where no score judges.
     """
 
     kind: FindingKind
@@ -327,7 +323,6 @@ class FindingDocument:
     blame: Sequence[str] | None = absent()
     evidence: Sequence[EvidenceLine] = ()
     rounding: bool | None = absent()
-    score: float | None = absent()
 
 
 @dataclass(frozen=True)
@@ -360,7 +355,6 @@ class BisectDocument:
         body: of a node of the user's model, which is what was searched, as --within takes it.
         other_model: where the candidate runs another model: what the two share, and what each piece costs.
         pieces: where the whole does not decide and its pieces do: within what they are right.
-        score: where a score of the task judges the whole; the pieces are judged by the criterion.
         ignored: outputs that are not compared. where: conditions that hold for the elements that are.
     """
 
@@ -391,6 +385,5 @@ class BisectDocument:
     body: str | None = absent()
     other_model: OtherModel | None = absent()
     pieces: str | None = absent()
-    score: ScoreDocument | None = absent()
     ignored: Sequence[str] | None = absent()
     where: Sequence[str] | None = absent()

@@ -40,8 +40,7 @@ class NotJudged:
 class RowDocument:
     """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none.
 
-    `computed_by`: which of the runtime's providers computes the node. `score`: of the task, when this node alone is the
-    candidate's.
+    `computed_by`: which of the runtime's providers computes the node.
     """
 
     index: int
@@ -52,7 +51,6 @@ class RowDocument:
     alone: Judgement | NotJudged | None
     source: Source | None = absent()
     computed_by: str | None = absent()
-    score: float | None = absent()
 
 
 @dataclass(frozen=True)

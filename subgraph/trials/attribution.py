@@ -147,16 +147,6 @@ def outputs_with_only(model: ReferenceModel, region: Region, result: RunResult) 
         return None
 
 
-def score_alone(trials: Trials, region: Region, result: RunResult) -> float | None:
-    """The score of the task when only this region is the candidate's; None where no score judges, or that is unknown.
-
-    Raises:
-        UsageError: the score fails.
-    """
-    values = outputs_with_only(trials.model, region, result) if trials.judge.score else None
-    return trials.judge.score.of(values)[0] if trials.judge.score and values is not None else None
-
-
 def superposes(before: Array, left: Array, alone: Array) -> bool | None:
     """Is the error that disappeared with a region the one that it makes alone? None where that is unclear.
 

@@ -33,7 +33,6 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import clean, count, from_run
 from subgraph.trials import computed_by, pooled_runs
-from subgraph.trials.attribution import score_alone
 from subgraph.trials.doubt import (
     UNDOUBTED,
     Decision,
@@ -59,7 +58,6 @@ from subgraph.verdict import Judgement, Status, Verdict, find_mute, gravity, is_
 
 log = logging.getLogger("subcut")
 
-MAX_SCORED = 64  # nodes whose cost is measured: those with the largest error alone
 PROBES = 2  # nodes that run alone first at least, to measure what one takes
 NODES_NEEDED = (
     "the outputs are off by more than rounding, and by no more than approximate kernels may be; "
@@ -81,7 +79,6 @@ class ComparisonRow:
         verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
         source: module and line of the user's code, where the model tells.
         computed_by: which of the runtime's providers computes the node in the whole model; "" where it has one.
-        score: of the task, when this node alone is the candidate's; None where no score judges, or that is unknown.
     """
 
     index: int
@@ -93,7 +90,6 @@ class ComparisonRow:
     verdict: Verdict | None
     source: Source | None = None
     computed_by: str = ""
-    score: float | None = None
 
     @property
     def failing(self) -> bool:
@@ -115,7 +111,7 @@ class Comparison:
         settlement: what decides where the full model does not.
         deviating_pieces: the last node of each region between two quantizers that deviates by more than a step.
         forms: of the whole model; the others that were tried.
-        score: where a score of the task judges the whole; the rows tell which nodes it costs how much.
+        score: where a score of the task judges the whole.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -352,8 +348,7 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         forms=trials.ask.forms,
         score=trials.judge.score_of(whole_result, whole),
     )
-    comparison = _with_scores(trials, _with_providers(trials, comparison), nodes)
-    return _with_likeness(trials, comparison, nodes, names)
+    return _with_likeness(trials, _with_providers(trials, comparison), nodes, names)
 
 
 def _probes(trials: Trials, nodes: Mapping[int, Region | None], jobs: int) -> list[int]:
@@ -395,20 +390,6 @@ def _with_providers(trials: Trials, comparison: Comparison) -> Comparison:
     rows = tuple(replace(row, computed_by=found.get(row.index, "")) for row in comparison.rows)
     notes = filter(None, (trials.runtime.about.caveat, computed_by.share(trials, found)))
     return replace(comparison, rows=rows, notes=(*comparison.notes, *notes))
-
-
-def _with_scores(trials: Trials, comparison: Comparison, nodes: Mapping[int, Region | None]) -> Comparison:
-    """The comparison with what each node costs alone, of those that are off the most; all that have run are stored."""
-    score = comparison.score
-    if score is None or score.candidate >= score.reference:
-        return comparison
-    errors: dict[int, float] = {}
-    for row in comparison.rows:
-        errors[row.index] = max(errors.get(row.index, 0.0), error_of(row.alone))
-    off = sorted((i for i, error in errors.items() if error > 0), key=lambda i: -errors[i])[:MAX_SCORED]
-    found = {i: score_alone(trials, region, trials.run(region)) for i in off if (region := nodes[i])}
-    rows = tuple(replace(row, score=found.get(row.index)) for row in comparison.rows)
-    return replace(comparison, rows=rows)
 
 
 def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
@@ -563,5 +544,4 @@ def _row_document(row: ComparisonRow) -> RowDocument:
     why = NotJudged(verdict.status, verdict.signature, verdict.why, verdict.process) if verdict else None
     return RowDocument(
         row.index, row.node, row.op, row.tensor, row.in_place, row.alone or why, row.source, row.computed_by or None,
-        row.score,
     )  # fmt: skip

@@ -98,13 +98,10 @@ class Judge:
         return replace(verdict, why=why, from_run=result.number)
 
     def verdict_of_mixed_run(self, result: RunResult) -> Verdict:
-        """The verdict on outputs of the full model, a part of which the reference computed.
-
-        A score applies to these samples only: the error that remains allows no claim about other samples.
-        """
+        """The verdict on outputs of the full model, a part of which the reference computed."""
         whole = self.model.whole()
         with self.files_unchanged(whole, result):
-            return self._judge(whole, result, on_others=False)
+            return self._judge(whole, result)
 
     def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
         """The score of the full model; None without a score, or where the candidate returned no values for it."""
@@ -149,7 +146,7 @@ class Judge:
         with self.files_unchanged(region, result):
             return self._judge(region, result)
 
-    def _judge(self, region: Region, result: RunResult, *, on_others: bool = True) -> Verdict:
+    def _judge(self, region: Region, result: RunResult) -> Verdict:
         if result.failure:
             return replace(result.failure, stored=result.stored)
         is_whole = region == self.model.whole()
@@ -158,7 +155,7 @@ class Judge:
             j for k, records in enumerate(expected) for j in self._judgements(region, result, records, k)
         )
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
-            return self.score.verdict(result, judgements, on_others=on_others)
+            return self.score.verdict(result, judgements)
         judgements += tuple(self._judgements_of_batch(region, result, expected))
         if is_whole and on_others and self.needs_evidence:
             judgements = self._with_mute_outputs(result, judgements)

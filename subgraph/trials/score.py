@@ -178,14 +178,14 @@ class ByScore:
 
     # ------------------------------------------------------------------------------------------------ as a verdict
 
-    def verdict(self, result: RunResult, judgements: Sequence[Judgement], *, on_others: bool = True) -> Verdict:
+    def verdict(self, result: RunResult, judgements: Sequence[Judgement]) -> Verdict:
         """The verdict on outputs of the whole model. Their errors stay in it; their status is the score's.
 
-        `on_others`: unresolved where other draws of the samples may be refused.
+        Unresolved where other draws of the samples may be refused.
         """
         found = self.document(result.tensors)
         accepted = found.candidate >= found.limit
-        status = Status.AGREE if accepted and (found.sure or not on_others) else Status.UNRESOLVED
+        status = Status.AGREE if accepted and found.sure else Status.UNRESOLVED
         status = status if accepted else Status.FAIL
         signature = None if accepted else Signature.MISMATCH
         outputs = tuple(replace(j, status=status, signature=signature, label="", why="") for j in judgements)

@@ -21,13 +21,12 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import score_backend
-from subgraph.trials.attribution import score_alone
 from subgraph.trials.score import Wanted, parse_drop, read_labels, said
 from subgraph.trials.session import Setup, open_trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.fake_candidate import HERE
-from tests.helpers.open_trials import faulty_candidate, region_of
+from tests.helpers.open_trials import faulty_candidate
 from tests.helpers.run_command import Done, subcut
 
 
@@ -208,37 +207,33 @@ def line(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float, **faults: str) -> tuple[Verdict, Any]:
-    """Of the whole, by `low`; and what the score is with `b` alone the candidate's."""
+def verdict_of(line: Path, reference: Reference, workers: Workers, limit: float, **faults: str) -> Verdict:
+    """Of the whole, by `low`."""
     wanted = Wanted(f"{line}/mine.py:low", at_least=limit)
     feeding = Feeding(inputs=(str(line / "samples"),))
     setup = Setup(faulty_candidate(**faults), feeding, line / "out", EXACT, score=wanted)
     with open_trials(load(line / "model.onnx"), setup, reference, workers) as trials:
-        b = region_of(trials.model.graph, "b")
-        return trials.verdict(trials.model.whole()), score_alone(trials, b, trials.run(b))
+        return trials.verdict(trials.model.whole())
 
 
 def test_the_score_judges_the_whole_and_not_its_errors(line: Path, reference: Reference, workers: Workers) -> None:
-    """y is 10.2, not 10: wrong by the criterion; b alone makes it 10.2 as well."""
-    verdict, alone = verdict_of(line, reference, workers, 1.0, add="b:0.1")
-    assert (verdict.status, verdict.why, alone) == (
+    """y is 10.2, not 10: wrong by the criterion."""
+    verdict = verdict_of(line, reference, workers, 1.0, add="b:0.1")
+    assert (verdict.status, verdict.why) == (
         Status.AGREE,
         f"{line}/mine.py:low 1 (at least 1; 4 samples: 1 to 1)",
-        1,
     )
     assert verdict.worst and verdict.worst.errors["max_rel"] == pytest.approx(0.02)
 
 
-def test_a_score_that_drops_is_wrong_and_a_piece_tells_its_part(
-    line: Path, reference: Reference, workers: Workers
-) -> None:
-    verdict, alone = verdict_of(line, reference, workers, 0.5, add="b:1+d:0.1")
-    assert (verdict.status, verdict.signature, alone) == (Status.FAIL, Signature.MISMATCH, 0)
+def test_a_score_that_drops_is_wrong(line: Path, reference: Reference, workers: Workers) -> None:
+    verdict = verdict_of(line, reference, workers, 0.5, add="b:1+d:0.1")
+    assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISMATCH)
 
 
 def test_what_the_candidate_does_not_give_has_no_score(line: Path, reference: Reference, workers: Workers) -> None:
-    verdict, alone = verdict_of(line, reference, workers, 0.5, drop="y")
-    assert (verdict.status, verdict.signature, alone) == (Status.FAIL, Signature.MISSING, 1)
+    verdict = verdict_of(line, reference, workers, 0.5, drop="y")
+    assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISSING)
 
 
 def test_few_samples_leave_it_unresolved() -> None:
@@ -261,21 +256,10 @@ def by_low(line: Path, command: str, candidate: str, *words: str) -> Done:
 def test_compare_by_a_score(line: Path) -> None:
     compared = by_low(line, "compare", "add=b:1").document
     assert compared["says"].startswith("wrong by mine.py:low 0 of 1") and compared["exit_code"] == 1
-    assert [row.get("score") for row in compared["rows"]] == [None, 0, None, None]
-
-
-@pytest.mark.slow
-def test_bisect_by_a_score(line: Path) -> None:
-    right = by_low(line, "bisect", "add=b:0.1")
-    assert right.code == 0 and right.document["score"]["sure"] and not right.document["findings"], right
-    wrong = by_low(line, "bisect", "add=b:1")
-    (finding,) = wrong.document["findings"]
-    assert (wrong.code, finding["nodes"], finding["score"], wrong.document["score"]["candidate"]) == (1, ["b"], 0, 0)
-    assert "the score judges: mine.py:low 0 of 1, drops by 1 (allowed 0.1" in " ".join(wrong.document["notes"])
 
 
 def test_a_score_without_a_limit_is_a_mistake(line: Path) -> None:
-    done = by_low(line, "bisect", "add=b:1", "--drop", "1", "--at-least", "1")
+    done = by_low(line, "compare", "add=b:1", "--drop", "1", "--at-least", "1")
     assert done.code == 2 and "which score is good enough?" in done.out
     done = subcut("compare", "model.onnx", "--labels", "x.csv", cwd=line)
     assert done.code == 2 and "--labels goes with --score" in done.err
@@ -287,17 +271,14 @@ BRANCHED = """g (float[2, 8] x, bool flag) => (float[2, 8] y) {
 }"""
 
 
-@pytest.mark.parametrize("words", [("compare", "--at"), ("bisect", "--within")])
-def test_a_score_is_of_the_models_outputs_and_not_of_a_bodys(words: tuple[str, str], tmp_path: Path) -> None:
+def test_a_score_is_of_the_models_outputs_and_not_of_a_bodys(tmp_path: Path) -> None:
     """It scored what the body gives."""
     model = text_models.model(BRANCHED)
     model.graph.node[0].name = "if"
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     np.save(tmp_path / "flag.npy", np.array(True))
-    command, option = words
-    node = "if/then_branch/neg" if command == "compare" else "if/then_branch/neg..if/then_branch/neg"
-    asked = (command, "m.onnx", "-c", "ort", "-i", "flag=flag.npy", option, node, "--score", "sqnr", "--at-least", "9")
-    done = subcut(*asked, cwd=tmp_path)
+    asked = ("compare", "m.onnx", "-c", "ort", "-i", "flag=flag.npy", "--at", "if/then_branch/neg")
+    done = subcut(*asked, "--score", "sqnr", "--at-least", "9", cwd=tmp_path)
     assert done.code == 2 and "a score judges the model's outputs" in done.err, done
 
 
