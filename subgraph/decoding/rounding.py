@@ -1,22 +1,15 @@
-"""Errors over the steps of a loop: how they grow, and how far rounding alone moves the results of the reference."""
+"""Errors of the steps of a loop: how far rounding alone moves the results of the reference."""
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.decoding.walk import Trace
 from subgraph.precision import Precision
 from subgraph.storage.tensors import Record, distance, save, tensor_text
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
-SATURATED = 0.3  # of the values' scale
-MIN_POINTS = 3
 
 
 def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Path) -> float:
@@ -63,29 +56,3 @@ def relative_error(expected: Any, actual: Any) -> float:
     if found is None:
         return math.inf
     return found[0] / found[1] if found[1] else (math.inf if found[0] else 0.0)
-
-
-def growth_of(errors: Sequence[float]) -> tuple[str, float]:
-    """("plus" | "times", by how much) the errors of steps 0, 1, … grow in a step, on average.
-
-    The better of two lines through their logarithms: over the number of the step or over the step. Errors of nearly the
-    scale of the values grow no more, and are left out.
-    """
-    import numpy as np
-
-    points = [(k + 1, e) for k, e in enumerate(errors) if 0 < e < SATURATED]
-    if len(points) < MIN_POINTS:
-        return "times", 1.0
-    steps, logs = np.array([k for k, _ in points], float), np.log([e for _, e in points])
-    (_, of_power), (slope, of_times) = (_line(x, logs) for x in (np.log(steps), steps))
-    if of_power < of_times:
-        return "plus", float((points[-1][1] - points[0][1]) / (steps[-1] - steps[0]))
-    return "times", math.exp(slope)
-
-
-def _line(x: Array, y: Array) -> tuple[float, float]:
-    """(slope, sum of squared residuals) of the line of least squares."""
-    import numpy as np
-
-    (slope, offset) = np.polyfit(x, y, 1)
-    return float(slope), float(((y - slope * x - offset) ** 2).sum())

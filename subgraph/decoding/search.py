@@ -23,12 +23,12 @@ from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
-from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
-from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow, last_logits, winners
+from subgraph.decoding.rounding import error_of_rounding, relative_error
+from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.graph.model_file import model_digest
-from subgraph.results.loop import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
+from subgraph.results.loop import EXIT_CODES, LoopDocument, LoopOutcome, StepSeen
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
@@ -89,9 +89,8 @@ class LoopSearch:
                 )
                 document = replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why)
         seconds = round(time.monotonic() - begin, 3)
-        is_wrong = wrong is not None and not (document.growth and document.outcome is LoopOutcome.UNRESOLVED)
-        code = 1 if is_wrong else EXIT_CODES.get(document.outcome, 1)
-        return replace(document, exit_code=code, walks=self.walks, seconds=seconds)
+        code = 1 if wrong is not None else EXIT_CODES.get(document.outcome, 1)
+        return replace(document, exit_code=document.exit_code or code, walks=self.walks, seconds=seconds)
 
     def step_beyond_rounding(self, seen: Sequence[StepSeen]) -> int | None:
         """A step that agrees alone only within what approximate kernels may do: the first, or the worst, that may."""
@@ -106,11 +105,10 @@ class LoopSearch:
     def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
         walked, identity = self.walked, self.first.model.reference.identity()
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
-        flips = [s for s in seen if s.tokens and s.status != Status.FAIL]
         return LoopDocument(
             exit_code=0, outcome=LoopOutcome.AGREE, model=walked.decoder.graph.path.name,
             candidate=self.setup.candidate.name, reference=f"{identity['backend']} {identity['version']}",
-            steps=walked.steps, prompt=prompt, states=walked.decoder.states, seen=seen, flips=flips,
+            steps=walked.steps, prompt=prompt, states=walked.decoder.states, seen=seen,
         )  # fmt: skip
 
     def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
@@ -144,15 +142,13 @@ class LoopSearch:
         if before > SUDDEN * after or not errors:
             why = f"steps {since} to {wrong} are wrong together: each of them, fed with the reference's state, is right"
             return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
-        how, per_step = growth_of([s.error or 0.0 for s in document.seen])
         rounding = error_of_rounding(self.walked, wrong, self.first.judge.precision, self.first.model.new_folder())
-        growth = Growth(errors[0], errors[-1], how, per_step, rounding)
         why = "each step is right when it is fed with the reference's state: errors add up from step to step"
-        outcome = LoopOutcome.ACCUMULATES
-        if errors[-1] <= MUCH_ROUNDING * rounding:
-            why += ", and so does rounding in the reference: the loop itself makes them grow"
-            outcome = LoopOutcome.UNRESOLVED
-        return replace(document, outcome=outcome, growth=growth, drift=self._drift(wrong), why=why)
+        if errors[-1] > MUCH_ROUNDING * rounding:
+            return replace(document, outcome=LoopOutcome.ACCUMULATES, why=why)
+        why += ", and so does rounding in the reference: the loop itself makes them grow"
+        outcome = LoopOutcome.UNRESOLVED
+        return replace(document, outcome=outcome, exit_code=EXIT_CODES[outcome], why=why)
 
     # -------------------------------------------------------------------------------------------------- walks
 
@@ -182,10 +178,9 @@ class LoopSearch:
         document, _ = self.first.model.store.memo(self._key_of_all(), make)
         self.why = document["why"]
         seen = [
-            StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"],
-                     tuple((a, b) for a, b in s["tokens"]), float(s["margin"]))
+            StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"])
             for s in document["seen"]
-        ]  # fmt: skip
+        ]
         return seen, document["wrong"]
 
     def _drop_if_changed(self) -> None:
@@ -212,10 +207,9 @@ class LoopSearch:
         return self._key(0, self.walked.steps - 1, "all")
 
     def _is_told(self, seen: StepSeen, before: str) -> bool:
-        """Is a step shown as it comes? Where the status changes, where a token is another, and some in between."""
+        """Is a step shown as it comes? Where the status changes, and some in between."""
         every = math.ceil(self.walked.steps / MAX_TOLD)
-        is_flip = bool(seen.tokens) and seen.status != Status.FAIL
-        return seen.status != before or is_flip or seen.step % every == 0
+        return seen.status != before or seen.step % every == 0
 
     def _first_wrong(self, seen: Sequence[StepSeen], doubted: dict[int, Records]) -> int | None:
         """The first step that does not agree, with the rounding of that step measured."""
@@ -274,7 +268,7 @@ class LoopSearch:
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
         fed = [trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
-            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.processes.candidate_key.text,
+            "walk/3", __version__, kind, model_digest(walked.decoder.graph), trials.processes.candidate_key.text,
             self.setup.criterion, [begin, end], tokens, fed, walked.given.digest(),
             self.first.model.reference.identity(),
         )  # fmt: skip
@@ -300,8 +294,7 @@ class LoopSearch:
             if ruling.status is Status.FAIL:
                 status = Status.FAIL
             worst = max(worst, relative_error(value, made))
-        tokens, margin = self._flips(step) if worst < math.inf else ((), 0.0)
-        return StepSeen(k, worst, status, tokens, margin)
+        return StepSeen(k, worst, status)
 
     @cached_property
     def _every(self) -> int:
@@ -310,20 +303,6 @@ class LoopSearch:
             Path(file).stat().st_size for r in self.walked.states[self.walked.steps].values() for file in r.files
         )
         return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MAX_STATES)
-
-    def _flips(self, step: CandidateStep) -> tuple[tuple[tuple[int, int], ...], float]:
-        import numpy as np
-
-        given, k = self.walked.given, step.k
-        ours = winners(given, step.made, k)
-        wanted = self.walked.winners[k]
-        if ours is None or wanted is None or given.prompted(k + 1) is not None:
-            return (), 0.0
-        rows = [r for r in range(len(ours)) if ours[r] != wanted[r] and not self.walked.ended[k][r]]
-        logits = last_logits(given, self.walked.results[k], k)
-        scale = float(np.abs(logits[np.isfinite(logits)]).max(initial=0.0)) or 1.0
-        margin = max((float(logits[r, wanted[r]] - logits[r, ours[r]]) / scale for r in rows), default=0.0)
-        return tuple((int(wanted[r]), int(ours[r])) for r in rows), margin
 
     # -------------------------------------------------------------------------------------------------- steps
 
@@ -352,25 +331,8 @@ class LoopSearch:
             trials.model.capture(trials.model.whole())
             return trials.judge.verdict(trials.model.whole(), RunResult((made,), ((),))).status
 
-    def _drift(self, wrong: int) -> list[StateError]:
-        """The states before the step that goes wrong, the largest error first; those of a walk from the beginning."""
-        walked, graph = self.walked, self.walked.decoder.graph
-        made: Records = {}
-        for step in self._walk(0, wrong - 1):
-            made = step.made
-        expected = walked.state_before(wrong)
-        found = [
-            StateError(name, graph.label(graph.maker[output]) if output in graph.maker else "",
-                       relative_error(expected[name].value(), made[output].value()))
-            for name, output in walked.decoder.states.items() if output in made
-        ]  # fmt: skip
-        most = max((s.error for s in found), default=0.0)
-        order = sorted(found, key=lambda s: graph.maker.get(walked.decoder.states[s.state], 0))
-        return [s for s in order if s.error >= most / 4]
-
 
 def _said(seen: StepSeen, error: SubcutError | None) -> str:
-    """`1.2e-06  agree`, with the tokens where they differ; or why there is no output."""
+    """`1.2e-06  agree`; or why there is no output."""
     size = f"no output: {error.what if error else 'none was given'}" if seen.error is None else f"{seen.error:.1e}"
-    flips = ", ".join(f"token {clean(str(b))} instead of {a}" for a, b in seen.tokens)
-    return "  ".join(filter(None, (size, "FAIL" if seen.status == Status.FAIL else "agree", flips)))
+    return f"{size}  {'FAIL' if seen.status == Status.FAIL else 'agree'}"

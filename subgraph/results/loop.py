@@ -30,39 +30,11 @@ class StepSeen:
 
     Attributes:
         error: largest relative error of its outputs; None where it gave none. status: by the criterion, without noise.
-        tokens: of each row, the winner of the reference and of the candidate; empty where they are the same.
-        margin: how far apart the two are in the reference, relative to the largest logit; 0 where they are the same.
     """
 
     step: int
     error: Number | None
     status: str
-    tokens: Sequence[tuple[int, int]] = ()
-    margin: float = 0.0
-
-
-@dataclass(frozen=True)
-class StateError:
-    """How far a state of the candidate is off before the step that goes wrong; `node` makes it."""
-
-    state: str
-    node: str
-    error: Number
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Errors over the steps up to the wrong one: from which to which, and what a step does on average over all.
-
-    `how`: "plus", it adds `per_step`; or "times", it multiplies by it; what fits better.
-    `rounding`: the error that the reference has in the last of them when its states are a rounding off in each step.
-    """
-
-    first: float
-    last: float
-    how: str
-    per_step: float
-    rounding: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +44,7 @@ class LoopDocument:
     Attributes:
         steps: how many the reference ran. prompt: tokens per row that the user gave.
         states: input → output. first_wrong: the step to look at, from 0; since: the first step that it takes.
-        flips: steps in which another token wins although the outputs agree.
-        growth, drift: where errors accumulate. walks: runs of the candidate over a range of steps.
+        walks: runs of the candidate over a range of steps.
         bisection: the document of the search in the step; None where there was none.
     """
 
@@ -90,9 +61,6 @@ class LoopDocument:
     since: int | None = None
     why: str = ""
     seen: Sequence[StepSeen] = ()
-    flips: Sequence[StepSeen] = ()
-    growth: Growth | None = None
-    drift: Sequence[StateError] = ()
     walks: int = 0
     seconds: float = 0.0
     report: str | None = None

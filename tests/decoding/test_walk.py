@@ -15,7 +15,7 @@ from subgraph.decoding import walk
 from subgraph.decoding.decoder import resolve
 from subgraph.decoding.inputs import read
 from subgraph.decoding.loop_file import LoopFile, Slicing
-from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
+from subgraph.decoding.rounding import error_of_rounding, relative_error
 from subgraph.decoding.walk import Trace, trace
 from subgraph.precision import Precision
 from subgraph.runtime.inputs import Feeding
@@ -76,16 +76,3 @@ def test_relative_errors() -> None:
     assert relative_error(ones, np.ones(4, np.float32)) == math.inf
     assert relative_error(ones, ones * np.nan) == math.inf
     assert relative_error(None, None) == 0.0 and relative_error(None, ones) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("errors", "how", "step"),
-    [
-        ([1e-7 * 1.5**k for k in range(60)], "times", 1.5), ([5e-4 * (k + 1) for k in range(300)], "plus", 5e-4),
-        ([0.0, 1e-3], "times", 1.0),
-    ],
-)  # fmt: skip
-def test_how_errors_grow(errors: list[float], how: str, step: float) -> None:
-    found, per_step = growth_of(errors)
-    assert found == how
-    assert per_step == pytest.approx(step)
