@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from textwrap import dedent
 
 import numpy as np
@@ -35,19 +34,8 @@ SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715  # GELU by tanh: 0.5 x (1 + tanh
 QUICK = 1.702  # GELU by the logistic function: x σ(QUICK x)
 LOWERED = 60801 / 2**20  # Schraudolph, "A fast, compact approximation of the exponential function", 1999
 
-# `NAME (x) => (y)`: bodies of functions; {tanh} and {exp} stand for the lines of a kernel that makes t of u.
-TANH = "t = Tanh(u)"
-# MNN's `tanhf_poly`: Lambert's continued fraction, cut at ±5.
-FRACTION = """
-    five = Constant<value = float {5.0}>() s = Mul(u, u)
-    k1 = Constant<value = float {378.0}>() k2 = Constant<value = float {17325.0}>()
-    k3 = Constant<value = float {135135.0}>() k4 = Constant<value = float {28.0}>()
-    k5 = Constant<value = float {3150.0}>() k6 = Constant<value = float {62370.0}>()
-    n1 = Add(s, k1) n2 = Mul(n1, s) n3 = Add(n2, k2) n4 = Mul(n3, s) n5 = Add(n4, k3) n = Mul(n5, u)
-    d1 = Mul(s, k4) d2 = Add(d1, k5) d3 = Mul(d2, s) d4 = Add(d3, k6) d5 = Mul(d4, s) d = Add(d5, k3)
-    f = Div(n, d) far = Abs(u) is_far = Greater(far, five) limit = Sign(u) t = Where(is_far, limit, f)"""
-# A power of two whose fraction is a straight line, as the bits of a float are read.
-STRAIGHT = f"""
+# A power of two whose fraction is a straight line, as the bits of a float are read: t of u.
+EXP = f"""
     per_two = Constant<value = float {{{1 / math.log(2)!r}}}>() lowered = Constant<value = float {{{LOWERED!r}}}>()
     one_ = Constant<value = float {{1.0}}>() two_ = Constant<value = float {{2.0}}>()
     p = Mul(u, per_two) q = Sub(p, lowered) whole = Floor(q) rest = Sub(q, whole) line = Add(rest, one_)
@@ -55,55 +43,41 @@ STRAIGHT = f"""
 
 
 def _erf(slope: float, cubic: float) -> str:
-    """erf(x) as tanh(slope x + cubic x³)."""
-    return f"""
-    a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
-    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) {{kernel}} y = Identity(t)"""
+    """Return erf(x) as tanh(slope x + cubic x³)."""
+    return f"{_tanh(slope, cubic)} y = Identity(t)"
 
 
 def _gelu(slope: float, cubic: float) -> str:
-    return f"""
-    a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
-    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) {{kernel}}
+    """Return GELU by the same tanh."""
+    return f"""{_tanh(slope, cubic)}
     one = Constant<value = float {{1.0}}>() half = Constant<value = float {{0.5}}>()
     t1 = Add(t, one) x1 = Mul(x, half) y = Mul(x1, t1)"""
 
 
-OF_TANH = {
-    "Tanh": "u = Identity(x) {kernel} y = Identity(t)",
-    "Sigmoid": """
-    half = Constant<value = float {0.5}>() u = Mul(x, half) {kernel} th = Mul(t, half) y = Add(th, half)""",
+def _tanh(slope: float, cubic: float) -> str:
+    return f"""
+    a = Constant<value = float {{{slope!r}}}>() b = Constant<value = float {{{cubic!r}}}>()
+    x2 = Mul(x, x) bx2 = Mul(x2, b) w = Add(bx2, a) u = Mul(x, w) t = Tanh(u)"""
+
+
+# By name, which goes on "looks like …": for each operator the body of a function `NAME (x) => (y)`.
+APPROXIMATIONS: Mapping[str, Mapping[str, str]] = {
+    "GELU by tanh": {
+        "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
+        "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
+    },
+    "GELU by the logistic function": {
+        "Erf": _erf(QUICK / math.sqrt(2), 0.0),
+        "Gelu": _gelu(QUICK / 2, 0.0),
+    },
+    "exp by a straight line between powers of two": {
+        "Exp": f"u = Identity(x) {EXP} y = Identity(t)",
+        "Sigmoid": f"""
+    one = Constant<value = float {{1.0}}>() u = Neg(x) {EXP} t1 = Add(t, one) y = Div(one, t1)""",
+        "Softmax": f"""
+    m = ReduceMax(max)(x(axes)) u = Sub(x, m) {EXP} sum = ReduceSum(t, axis) y = Div(t, sum)""",
+    },
 }
-OF_EXP = {
-    "Exp": "u = Identity(x) {kernel} y = Identity(t)",
-    "Sigmoid": """
-    one = Constant<value = float {1.0}>() u = Neg(x) {kernel} t1 = Add(t, one) y = Div(one, t1)""",
-    "Softmax": """
-    m = ReduceMax{max}(x{axes}) u = Sub(x, m) {kernel} sum = ReduceSum(t, axis) y = Div(t, sum)""",
-}
-BY_TANH = {
-    "Erf": _erf(SLOPE * math.sqrt(2), SLOPE * CUBIC * math.sqrt(8)),
-    "Gelu": _gelu(SLOPE, SLOPE * CUBIC),
-}
-BY_LOGISTIC = {"Erf": _erf(QUICK / math.sqrt(2), 0.0), "Gelu": _gelu(QUICK / 2, 0.0)}
-
-
-@dataclass(frozen=True)
-class Approximation:
-    """Attributes: name: in words that go on "looks like …". bodies: by operator. kernel: what makes t of u."""
-
-    name: str
-    bodies: Mapping[str, str]
-    kernel: str
-
-
-APPROXIMATIONS = (
-    Approximation("GELU by tanh", BY_TANH, TANH),
-    Approximation("GELU by tanh, and tanh by a continued fraction", BY_TANH, FRACTION),
-    Approximation("GELU by the logistic function", BY_LOGISTIC, TANH),
-    Approximation("tanh by a continued fraction", OF_TANH, FRACTION),
-    Approximation("exp by a straight line between powers of two", OF_EXP, STRAIGHT),
-)
 
 
 def looks_like(output: WrongOutput) -> Iterator[Evidence]:
@@ -116,15 +90,15 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
     if trials.model.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
         return
     found = []
-    for approximation in APPROXIMATIONS:
-        if ops.isdisjoint(approximation.bodies):
+    for name, bodies in APPROXIMATIONS.items():
+        if ops.isdisjoint(bodies):
             continue
         try:
-            times = _times_nearer(output, _run(trials, region, approximation))
+            times = _times_nearer(output, _run(trials, region, bodies))
         except SubcutError:  # the reference has no such operator, or the values are of another type
             continue
         if times >= NEARER:
-            found.append((times, approximation.name))
+            found.append((times, name))
     if found:
         times, name = max(found)
         quoted = f"{name} (×{min(times, MOST):.0f} nearer)"
@@ -163,7 +137,7 @@ def _rms(pair: Pair) -> float:
     return float(np.sqrt(np.mean((value.astype(np.float64) - expected.astype(np.float64)) ** 2)))
 
 
-def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
+def _run(trials: Trials, region: Region, bodies: Mapping[str, str]) -> Feeds:
     """The reference's outputs of the region, with the approximation in the place of its operators.
 
     Raises:
@@ -175,10 +149,9 @@ def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
         model = cut.model
         opset = opset_of(model)
         for i, node in enumerate(model.graph.node):
-            if node.domain in STANDARD and node.op_type in approximation.bodies:
+            if node.domain in STANDARD and node.op_type in bodies:
                 name = f"F{i}"
-                body = _function(name, node, approximation, opset)
-                model.functions.add().MergeFromString(body)
+                model.functions.add().MergeFromString(_function(name, node, bodies[node.op_type], opset))
                 del node.attribute[:]
                 node.op_type, node.domain = name, DOMAIN
         model.opset_import.add(domain=DOMAIN, version=1)
@@ -189,16 +162,15 @@ def _run(trials: Trials, region: Region, approximation: Approximation) -> Feeds:
     return outputs
 
 
-def _function(name: str, node: protobuf.NodeProto, approximation: Approximation, opset: int) -> bytes:
+def _function(name: str, node: protobuf.NodeProto, lines: str, opset: int) -> bytes:
     """The FunctionProto that stands for a node."""
     from onnx import parser
 
     axis = attribute(node, "axis", -1)
-    lines = approximation.bodies[node.op_type].replace("{kernel}", approximation.kernel)
     if node.op_type == "Softmax":
         lines = f"axis = Constant<value = int64[1] {{{axis}}}>() {lines}"
-        lines = lines.replace("{max}", "" if opset >= 18 else f"<axes = [{axis}]>")
-        lines = lines.replace("{axes}", ", axis" if opset >= 18 else "")
+        lines = lines.replace("(max)", "" if opset >= 18 else f"<axes = [{axis}]>")
+        lines = lines.replace("(axes)", ", axis" if opset >= 18 else "")
     text = f'<opset_import: ["" : {opset}], domain: "{DOMAIN}"> {name} (x) => (y) {{ {dedent(lines)} }}'
     made: bytes = parser.parse_function(text).SerializeToString()
     return made

@@ -27,7 +27,6 @@ from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.diagnosis.approximations import looks_like
 from subgraph.diagnosis.conclusions import Evidence, Fact, conclude
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
-from subgraph.diagnosis.winograd import rounds_like
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region, of_nodes
@@ -121,7 +120,7 @@ def _of_one(output: WrongOutput) -> list[Evidence]:
     found = list(_of_values(output))
     if any(one.fact is Fact.WITHIN for one in found):
         return found
-    return [*found, *looks_like(output), *rounds_like(output)]
+    return [*found, *looks_like(output)]
 
 
 def _of_values(output: WrongOutput) -> Iterator[Evidence]:
