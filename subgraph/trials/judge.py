@@ -101,7 +101,7 @@ class Judge:
         """The verdict on outputs of the full model, a part of which the reference computed."""
         whole = self.model.whole()
         with self.files_unchanged(whole, result):
-            return self._judge(whole, result)
+            return self.without_evidence()._judge(whole, result)
 
     def score_of(self, result: RunResult, verdict: Verdict) -> ScoreDocument | None:
         """The score of the full model; None without a score, or where the candidate returned no values for it."""
@@ -157,7 +157,7 @@ class Judge:
         if self.score and is_whole and not any(j.signature in WITHOUT_VALUES for j in judgements):
             return self.score.verdict(result, judgements)
         judgements += tuple(self._judgements_of_batch(region, result, expected))
-        if is_whole and on_others and self.needs_evidence:
+        if is_whole and self.needs_evidence:
             judgements = self._with_mute_outputs(result, judgements)
         status, signature, why = joined(judgements, every=is_whole)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)

@@ -1,6 +1,6 @@
 """Output of a region that disagrees -> what would make it equal, by what trials know besides its values.
 
-The candidate may have returned another sample's values or an input of the region, or read an input in another layout:
+The candidate may have returned another sample's values, or read an input in another layout:
 then the reference's outputs for the misread input are what it holds.
 """
 
@@ -152,12 +152,11 @@ class WrongOutput:
         return [*([moved] if moved else []), *(e.text for e in self.explanations if e.narrows)]
 
     def _other_tensors(self) -> Iterator[tuple[str, Array]]:
-        """Tensors of the same size, described: this one in other samples, nearest first; the region's inputs."""
+        """This tensor in other samples, where it has the same size, described, nearest first."""
         k, name, values = self.sample, self.judgement.name, self.trials.model.values
         records, labels = values.records, values.labels
         nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:MAX_OTHER_SAMPLES]
         described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
-        described += [(f"the input {n}, unchanged", records[k][n]) for n in self.region.inputs]
         size = _size(records[k][name])
         for text, record in described:
             if record.form == "tensor" and _size(record) == size:

@@ -102,8 +102,6 @@ def test_a_step_that_is_off_by_more_than_rounding_is_looked_into(here: Path) -> 
     done, document = looped(here, "decoder.onnx", "wrong.py:node=layer0.v,by=1.0005,at=0,then=on", "-i", "prompt.npy")
     assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 0)
     assert document["bisection"]["findings"][0]["nodes"] == ["layer0.v"]
-    says = [line["says"] for line in document["bisection"]["findings"][0]["evidence"]]
-    assert "looks like: candidate = 1.0005 · reference" in says, "not '1.7e−09 too high'"
     done, document = looped(
         here, "decoder.onnx", "wrong.py:node=layer0.softmax,by=1.0005,at=0,then=on", "-i", "prompt.npy"
     )

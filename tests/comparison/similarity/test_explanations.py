@@ -1,6 +1,6 @@
 """Each transformation is recognised in random tensors; noise and flat tensors have no explanation.
 
-Covers `comparison.similarity.explanations`, `comparison.similarity.linear_fit`, `comparison.similarity.quantized` and
+Covers `comparison.similarity.explanations`, `comparison.similarity.distance`, `comparison.similarity.quantized` and
 `comparison.similarity.rearranged`.
 """
 
@@ -93,34 +93,16 @@ def test_places_have_names(shape: tuple[int, ...], change: Callable[[Array], Arr
 
 
 @few
-@given(tensors(), st.sampled_from([-3.0, -1.0, 0.5, 1.0, 1.02, 255.0]), st.sampled_from([0.0, -128.0, 127.5]))
+@given(tensors(), st.sampled_from([-3.0, -1.0, 0.5, 1.02, 255.0]), st.sampled_from([0.0, -128.0, 127.5]))
 def test_a_straight_line_is_recognised(x: Array, scale: float, offset: float) -> None:
-    spread = float(np.ptp(x))
-    offset *= spread / 100
-    if (scale, offset) == (1.0, 0.0):
-        return
+    offset *= float(np.ptp(x)) / 100
     (words,) = explain(x, (scale * x + offset).astype(np.float32))
-    if scale == 1.0:
-        assert words == f"values {abs(offset):.4g} too {'low' if offset < 0 else 'high'}" or "too" in words
-    elif offset == 0:
-        assert words == (
-            "the sign flipped" if scale == -1 else f"candidate = {scale:.4g} · reference".replace("-", "−")
-        )
-    else:
-        assert words.startswith("candidate = ") and words.count("·") == 1
+    assert words.startswith(f"candidate = {scale:.5g} · reference".replace("-", "−"))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "words"), [(0, np.inf, "cut off below 0"), (-1, 1, "cut off below −1 and above 1")]
-)
-def test_values_cut_off(low: float, high: float, words: str) -> None:
+def test_values_that_are_cut_off_are_not_named() -> None:
     x = wide(np.random.default_rng(0).normal(size=(6, 40)) * 3)
-    assert explain(x, np.clip(x, low, high)) == [words]
-
-
-def test_integers_that_are_128_too_low() -> None:
-    x = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 9), np.uint8)
-    assert explain(x, (x.astype(int) - 128).astype(np.int8)) == ["values 128 too low"]
+    assert explain(x, np.clip(x, -1, 1)) == []
 
 
 @few

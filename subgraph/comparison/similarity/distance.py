@@ -12,9 +12,8 @@ from subgraph.types import Array
 
 MAX_SAMPLE = 4096  # elements
 MIN_ELEMENTS = 16  # that a straight line is fitted to
+NEGLIGIBLE = 1e-3  # offset, of the spread
 MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
-NEAR_ONE = 0.01  # difference of a scale from 1, below which it has five digits
-NEGLIGIBLE = 1e-3  # offsets, of the spread; differences of a scale from 1
 
 
 @dataclass(frozen=True)
@@ -57,38 +56,26 @@ class LinearMap:
     scale: float
     offset: float
 
-    def __call__(self, x: Array) -> Array:
+    def apply(self, x: Array) -> Array:
+        """Return what the line makes of an array."""
         return np.asarray(self.scale * x.astype(np.float64) + self.offset)
 
     def describe(self, spread: float) -> str:
-        """In words; `spread`: of the candidate's values, which decides whether an offset is worth mentioning."""
-        no_offset = abs(self.offset) <= NEGLIGIBLE * spread
-        if abs(self.scale - 1) <= NEGLIGIBLE and not no_offset:
-            return f"values {format_number(abs(self.offset))} too {'low' if self.offset < 0 else 'high'}"
-        if no_offset and abs(self.scale + 1) <= NEGLIGIBLE:
-            return "the sign flipped"
-        offset = "" if no_offset else f" {'−' if self.offset < 0 else '+'} {format_number(abs(self.offset))}"
-        near_one = abs(self.scale - 1) < NEAR_ONE
-        scale = f"{self.scale:.5g}" if near_one else format_number(self.scale)
-        return f"candidate = {scale} · reference{offset}"
+        """Return the line as a formula; without an offset that is small beside the spread of the candidate's values."""
+        offset = f" {self.offset:+.4g}" if abs(self.offset) > NEGLIGIBLE * spread else ""
+        return f"candidate = {self.scale:.5g} · reference{offset}".replace("-", "−")
 
 
 def fit_line(x: Array, y: Array) -> LinearMap | None:
-    """The least-squares line over the elements finite in both; None if x is constant or there are too few."""
-    x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
+    """Fit the least-squares line over the elements finite in both; None if x is constant or there are too few."""
     finite = np.isfinite(x) & np.isfinite(y)
     if np.count_nonzero(finite) < MIN_ELEMENTS:
         return None
     x, y = x[finite], y[finite]
-    centred = x - x.mean()
-    variance = float(centred @ centred)
-    scale = float(centred @ y) / variance if variance else 0.0
+    centered = x - x.mean()
+    variance = float(centered @ centered)
+    scale = float(centered @ y) / variance if variance else 0.0
     return LinearMap(scale, float(y.mean() - scale * x.mean())) if scale else None
-
-
-def format_number(value: float) -> str:
-    """Four digits, and a real minus sign."""
-    return f"{value:.4g}".replace("-", "−")
 
 
 def sample(*arrays: Array) -> tuple[Array, ...]:
