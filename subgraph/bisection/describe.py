@@ -65,7 +65,8 @@ def describe(
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
     inner = len({row.tensor for row in profile} - set(graph.outputs)) if profile else None
-    looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within)
+    disturbance = oracle.measure_disturbance([step.query for step in steps]) or None
+    looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within, disturbance)
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.log.extra_runs} if trials.log.extra_runs else {}
     result = oracle.run_result(trials.model.whole())

@@ -33,6 +33,7 @@ from subgraph.trials.attribution import (
     superposes,
     whole_target,
 )
+from subgraph.trials.compare import measure_disturbance
 from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.preflight import require_usable
 from subgraph.trials.reference_model import ReferenceModel
@@ -216,6 +217,18 @@ class NodeOracle:
             return None
         wrong = locally_wrong(self.trials, [self.region([k]) for k in suspects], result)
         return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
+
+    def measure_disturbance(self, queries: Iterable[Query]) -> float:
+        """Return how far reading all intermediate tensors moved the outputs, relative to their largest value.
+
+        0 if no query read them, or if the outputs vary from run to run anyway.
+        """
+        whole = self.trials.model.whole()
+        for query in queries:
+            reads_all = query.kind is QueryKind.PROFILE and len(query.items) == len(self.groups)
+            if reads_all and whole.nodes not in self.nondeterministic:
+                return measure_disturbance(self.run_result(whole), self.trials.run(self._region(query)))
+        return 0.0
 
     def _as_plain(self, whole: RunResult, profile: RunResult) -> bool:
         """Are the model's outputs as far off in a profile as in the plain run?"""

@@ -250,6 +250,9 @@ def _agreeing(document: Document, quoted: Quoted) -> str:
     mute = "".join(f"; this input tells nothing about '{quoted(name)}'" for name in document["whole"].get("mute") or ())
     if inner is None:
         return f"outputs agree{where}; intermediate tensors were not checked{mute}"
+    if disturbance := looked_at.get("disturbance"):
+        moved = f"reading them changed the outputs by {100 * disturbance:.2g} % of their largest value"
+        return f"outputs agree; {count(inner, 'intermediate tensor')} agree too, but {moved}{where}{mute}"
     return f"outputs and {count(inner, 'intermediate tensor')} agree{where}{mute}"
 
 

@@ -144,12 +144,15 @@ class LookedAt:
         outputs: how many of the model. runs: of the whole model, in which they were compared.
         inner: tensors read in place; None where none was.
         within: the region that was asked about alone; "" where there was none.
+        disturbance: how far reading these tensors moved the outputs, relative to their largest value; None if it
+            did not.
     """
 
     outputs: int
     runs: int
     inner: int | None
     within: str
+    disturbance: float | None = absent()
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,14 @@ class ComparedTensors:
 
     Attributes:
         others: tensors that carry values and were not asked about.
+        disturbance: how far reading these tensors moved the outputs, relative to their largest value; None if it
+            did not.
     """
 
     outputs: int
     inner: int
     others: int = 0
+    disturbance: float | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.comparison import MIN_REL_TOL, ROUNDING_ALONE
+from subgraph.comparison.pair import comparable
 from subgraph.comparison.top_k import agreement, are_probabilities
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
@@ -111,6 +112,7 @@ class Comparison:
         settlement: what decides where the full model does not.
         deviating_pieces: the last node of each region between two quantizers that deviates by more than a step.
         forms: of the whole model; the others that were tried.
+        disturbance: how far reading the intermediate tensors moved the outputs, relative to their largest value.
         score: where a score of the task judges the whole.
 
     >>> from subgraph import compare, load
@@ -130,6 +132,7 @@ class Comparison:
     settlement: Settlement = UNDOUBTED
     deviating_pieces: tuple[str, ...] = ()
     forms: FormsTried = field(default_factory=FormsTried)
+    disturbance: float = 0.0
     score: ScoreDocument | None = None
     _result: ComparisonDocument | None = field(default=None, repr=False)
 
@@ -169,7 +172,7 @@ class Comparison:
     @property
     def _says(self) -> str:
         """The outcome where no score judges."""
-        whole, seen = self.whole.status, self.looked_at
+        whole = self.whole.status
         bad = sum(row.failing for row in self.rows)
         tensors = f"{bad} of {count(len(self.rows), 'tensor')}"
         if self.forms.only_pinned and not bad:
@@ -189,9 +192,18 @@ class Comparison:
             return f"unresolved: {NODES_NEEDED}"
         if whole is Status.UNRESOLVED:
             return _unresolved(self.whole)
+        return self._says_right
+
+    @property
+    def _says_right(self) -> str:
+        """The outcome where all that was compared agrees."""
+        seen = self.looked_at
         mute = "".join(f"; this input tells nothing about '{clean(name)}'" for name in find_mute(self.whole.outputs))
         if not seen.inner:
             return f"right: outputs agree; intermediate tensors were not checked{mute}"
+        if self.disturbance:
+            moved = f"reading them changed the outputs by {100 * self.disturbance:.2g} % of their largest value"
+            return f"right: outputs agree; {count(seen.inner, 'intermediate tensor')} agree too, but {moved}{mute}"
         return f"right: outputs and {count(seen.inner, 'intermediate tensor')} agree{mute}"
 
     @property
@@ -203,6 +215,22 @@ class Comparison:
         if fails or self.first_bad or self.deviating_pieces or self.forms.only_pinned:
             return 1
         return 0 if self.whole.status is Status.AGREE or self.settlement.explanation else 5
+
+
+def measure_disturbance(plain: RunResult, tapped: RunResult) -> float:
+    """Return how far the outputs differ between two runs of the full model, relative to their largest value.
+
+    In the second run the intermediate tensors are outputs as well, which may switch fusions off. 0 if a run failed, or
+    if the difference is within the rounding of float32.
+    """
+    errors = [0.0]
+    for one, other in zip(plain.tensors, tapped.tensors, strict=False):
+        for name in one.keys() & other.keys():
+            pair = comparable(one[name].value(), other[name].value())
+            if pair and pair.measurable:
+                errors.append(pair.relative_error)
+    worst = max(errors)
+    return worst if worst > MIN_REL_TOL else 0.0
 
 
 def _unresolved(whole: Verdict) -> str:
@@ -330,7 +358,8 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         whole_result = runs.result(model.whole())
         require_usable(trials, whole_result)
         whole = trials.judge.verdict(model.whole(), whole_result)
-        in_place = runs.verdict(model.whole(names))
+        tapped_result = runs.result(model.whole(names))
+        in_place = trials.judge.verdict(model.whole(names), tapped_result)
         alone: Iterable[tuple[int, Verdict | None]] = ((i, None) for i in nodes)
         if not only_in_place:
             alone = _told(model, _alone(runs, nodes, probes), len(nodes))
@@ -346,6 +375,7 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         stopped=len(rows) < len(names),
         notes=tuple(filter(None, (age(trials), NOT_ALONE if only_in_place else ""))),
         forms=trials.ask.forms,
+        disturbance=measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),
     )
     return _with_likeness(trials, _with_providers(trials, comparison), nodes, names)
@@ -515,7 +545,11 @@ def document(trials: Trials, comparison: Comparison, criterion: str, command: st
         samples=trials.model.values.labels,
         whole=ranked(comparison.whole, comparison.ranking),
         in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
-        looked_at=replace(comparison.looked_at, others=len(trials.model.tensors()) - len(comparison.rows)),
+        looked_at=replace(
+            comparison.looked_at,
+            others=len(trials.model.tensors()) - len(comparison.rows),
+            disturbance=comparison.disturbance or None,
+        ),
         forms=comparison.forms.document(),
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,

@@ -812,6 +812,10 @@ def test_nobody_reads_the_result(here: Path) -> None:
 @pytest.mark.slow
 def test_align_as_tnns_converter(here: Path) -> None:
     """`output`: the model's outputs alone; `all`: up to the first tensor that is not aligned."""
+    model(
+        here,
+        "g (float[1,3] x) => (float[1,3] out) { [a] t0 = Abs(x) [b] t1 = Neg(t0) [c] t2 = Relu(t1) out = Add(t2, x) }",
+    )
     outputs = compare(*doubted(add="b:-9"), "--align", "output", "--json", cwd=here)
     assert [row["tensor"] for row in outputs.document["rows"]] == ["out"]
     assert outputs.code == 0

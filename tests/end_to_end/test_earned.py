@@ -98,3 +98,26 @@ def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
     done = subcut("bisect", "m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--json", cwd=here)
     assert done.code == 1
     assert [finding["nodes"] for finding in done.document["findings"]] == [["big"]]
+
+
+FUSED = """
+import onnxruntime
+import numpy as np
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    scale = np.float32(1.001 if names == ["y"] else 1)
+    return lambda feeds: {name: value * scale for name, value in zip(names, session.run(names, dict(feeds)))}
+"""
+
+
+@pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])
+def test_a_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here: Path) -> None:
+    text = "g (float[4, 4] x) => (float[4, 4] y) { a = Abs(x) b = Sqrt(a) y = Mul(b, x) }"
+    (here / "m.onnx").write_bytes(text_models.model(text).SerializeToString())
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    (here / "candidate.py").write_text(FUSED)
+    command = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--rtol", "0.01", "--json")
+    done = subcut(words[0], *command, *words[1:], cwd=here)
+    assert done.code == 0
+    assert done.document["looked_at"]["disturbance"] == pytest.approx(0.001, rel=0.01)
