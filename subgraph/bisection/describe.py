@@ -64,7 +64,8 @@ def describe(
     profile = _profile(oracle, steps)
     assert whole
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
-    inner = len({row.tensor for row in profile} - set(graph.outputs)) if profile else None
+    agreeing = [row.tensor for row in profile or () if row.status is not Status.FAIL]
+    inner = len(set(agreeing) - set(graph.outputs)) if profile else None
     disturbance = oracle.measure_disturbance([step.query for step in steps]) or None
     looked_at = document.LookedAt(len(trials.model.whole().outputs), whole_runs, inner, within, disturbance)
     # runs that only measure how much of the error is gone without a piece
@@ -102,6 +103,7 @@ def describe(
             *forms.sentences(),
             *trials.model.choice.sentences,
             *iter_mute_notes(whole),
+            *trials.judge.iter_conversions(result),
             *_scope_notes(findings, looked_at, whole, trials.runtime.is_manual),
             *notes,
             *_notes(oracle, findings, whole, within),

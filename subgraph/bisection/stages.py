@@ -39,6 +39,7 @@ from subgraph.trials.doubt import (
     settle_quantization,
     settle_rounding,
 )
+from subgraph.trials.preflight import require_contract
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -201,8 +202,11 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
     if not squashed:
         return interim
     region = model.whole(squashed)
-    if interim.trials.judge.verdict(region, interim.trials.run_extra(region)).status is not Status.FAIL:
+    result = interim.trials.run_extra(region)
+    if interim.trials.judge.verdict(region, result).status is not Status.FAIL:
         return interim
+    if interim.trials.runtime.runs_user_code:
+        require_contract(interim.trials, region, result)
     log.info("the outputs agree, but what enters the last nodes does not: searching inside")
     oracle = searcher.new_oracle(interim.trials)
     inside = yield from searcher.search(replace(interim, oracle=oracle), inside=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from subgraph import plugins
+from subgraph.comparison.contract import is_harmless_type
 from subgraph.comparison.criteria import OutputContext, Rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
@@ -111,6 +112,8 @@ def judge(
         worst = max(elements, key=gravity)
         return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
+    if candidate.dtype != reference.dtype and is_harmless_type(reference, candidate):
+        candidate = candidate.astype(reference.dtype)
     if why := _type_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if not reference.size:

@@ -373,7 +373,11 @@ def _compare(trials: Trials, at: Sequence[str], jobs: int, fail_fast: bool, only
         ranking(model, whole_result),
         tuple(rows),
         stopped=len(rows) < len(names),
-        notes=tuple(filter(None, (age(trials), NOT_ALONE if only_in_place else ""))),
+        notes=tuple(
+            filter(
+                None, (*trials.judge.iter_conversions(whole_result), age(trials), NOT_ALONE if only_in_place else "")
+            )
+        ),
         forms=trials.ask.forms,
         disturbance=measure_disturbance(whole_result, tapped_result),
         score=trials.judge.score_of(whole_result, whole),

@@ -109,6 +109,17 @@ class Judge:
             return None
         return self.score.document(result.tensors)
 
+    def iter_conversions(self, result: RunResult) -> Iterator[str]:
+        """Yield a sentence if the candidate returned outputs of the full model as float64 that are declared narrower."""
+        if result.failure:
+            return
+        declared = {name: self.model.values.records[0][name].dtype for name in self.model.outputs}
+        given = {name: record.dtype for name, record in result.tensors[0].items() if name in declared}
+        wide = [name for name, dtype in given.items() if dtype == "float64" != declared[name]]
+        if wide:
+            narrow = declared[wide[0]]
+            yield f"{', '.join(wide)}: float64 in the candidate, {narrow} in the model; the values were converted"
+
     @contextmanager
     def files_unchanged(self, region: Region, *results: RunResult) -> Iterator[None]:
         """Verify that the files which are compared in this block are those that subcut wrote.

@@ -1,127 +1,201 @@
-"""Can a candidate run anything, load its own model, and do its outputs mean what the model says?
+"""Before a search blames nodes: can the candidate run anything, and does the user's code around it return what it must?
 
-Asked where the whole model gave no output or a wrong one, before a search blames nodes: one small model of one operator
-tells it.
+The answer comes from one model of two operators, whose right outputs are known. It is run where the full model returned
+no output; and where its outputs are wrong and code of the user returned them. A mistake of that code shows in every
+output of every model, so a search would blame each node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
+from subgraph.comparison.contract import describe_worst, explain_breach, explain_misread, is_right, keeps_answer
 from subgraph.errors import BackendError, Refused
+from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage import tensors
 from subgraph.storage.file_kinds import is_of_tflite
+from subgraph.storage.tensors import Value
 from subgraph.text import clean
 from subgraph.trials.forms import Form
+from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import Signature, Status, Verdict
 
-OPERATORS = ("Relu", "Add", "Identity")  # one of them is enough: no runtime has none
+# Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
+PROBES = ("y = Relu(x)  z = Add(w, w)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
 SHAPE = (1, 3, 8, 8)
 TYPES = ("float32", "float16", "float64")
-CLOSE = 1e-2  # what a command may round to
-BIG_ENDIAN = "big-endian"
+PASSES = 3  # of the probe in one session: do its outputs repeat themselves?
 SHOWN_LINES = 3  # of the last words
+RETURN = "return {name: numpy.ndarray} of the declared types and shapes, the same each time: docs/candidates.md"
 
 
 def require_usable(trials: Trials, whole: RunResult) -> None:
-    """Where the whole has no output, or is wrong on a command's, run models of one node, of its opset and type.
+    """Run the probe if the full model has no output, or if code of the user returned wrong ones.
 
-    A search among nodes would tell nothing of a script that writes nothing, a Python file that always raises, a model
-    that does not load, or outputs in another layout. Costs nothing where the whole is right; one to three small runs
-    else, in a fresh process.
+    A Python file of the user that is right runs the full model once more, fed with another input in between. Otherwise
+    this costs nothing where the full model is right, and one to four small runs in a fresh process where it is not.
 
     Raises:
-        BackendError: the candidate does not run any of them, with its last words; or its outputs have another form.
-        Refused: the candidate's own model does not load.
+        BackendError: The candidate runs nothing, with its last words; or its outputs break the contract.
+        Refused: The candidate's own model does not load.
     """
-    model = trials.runtime.own_model.graph if trials.runtime.own_model else trials.model.graph
+    own_model = trials.runtime.own_model
+    model = own_model.graph if own_model else trials.model.graph
     if trials.runtime.is_manual or not trials.runtime.candidate.has_process:
         return
-    runs = any(whole.tensors)
-    if runs and not (
-        trials.runtime.candidate.runs_commands
-        and trials.judge.verdict(trials.model.whole(), whole).status is Status.FAIL
-    ):
+    if any(whole.tensors):
+        if trials.runtime.runs_user_code and not is_of_tflite(model.path):
+            require_contract(trials, trials.model.whole(), whole)
         return
     if not is_of_tflite(model.path):
-        _require_one_operator(trials, compares=runs)
+        _require_one_operator(trials)
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
-    if trials.runtime.own_model and not runs and shipped and shipped.signature is Signature.REFUSED:
+    if own_model and shipped and shipped.signature is Signature.REFUSED:
         what = f"the candidate's model does not load: {shipped.why}"
         raise Refused(what, f"{clean(model.path.name)} is to be made anew: no part of it was compared")
 
 
-def _require_one_operator(trials: Trials, *, compares: bool) -> None:
-    inputs = [trials.model.values.records[0][name].dtype for name in trials.model.whole().inputs]
-    dtype = next((d for d in inputs if d in TYPES), TYPES[0])
-    for operator in OPERATORS:
-        result = _run_one(trials, operator, dtype)
+def _require_one_operator(trials: Trials) -> None:
+    """Raise BackendError if the candidate runs none of the probes."""
+    dtype = _probe_type(trials)
+    for body in PROBES[1:]:
+        result = _run_probe(trials, body, dtype)
         if any(result.tensors):
-            if compares and (other := _other_form(result.tensors[0]["y"].array(), _ramp(operator, dtype))):
-                name = clean(trials.runtime.candidate.name)
-                what = f"candidate {name}: its outputs are {other}, as one {operator} shows"
-                word = "big" if other == BIG_ENDIAN else other
-                raise BackendError(
-                    what, f"declare it: -c 'cmd[outputs={word}]:…', or outputs = \"{word}\" in subcut.toml"
-                )
             return
         if result.failure and result.failure.signature is Signature.TIMEOUT:
             break  # each further one would take as long
-    if compares:  # the whole runs: this one is refused for reasons of its own
-        return
     why, lines = _why(result)
-    what = (
-        f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one {OPERATORS[0]} of {dtype}: {why}"
-    )
+    what = f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one Relu of {dtype}: {why}"
     hint = "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin into {outputs}"
     raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint)
 
 
-def _ramp(operator: str, dtype: str) -> Array:
-    """What the operator gives for the values that it is fed."""
-    import numpy as np
+def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
+    """Raise BackendError if code of the user changes what its runtime returns, or returns an earlier answer again.
 
-    x = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)
-    return {"Relu": np.maximum(x, 0), "Add": x + x, "Identity": x}[operator]
+    Args:
+        trials: The trials.
+        region: The full model, perhaps with further outputs.
+        result: What the candidate returned for it.
+    """
+    verdict = trials.judge.verdict(region, result)
+    if verdict.status is Status.FAIL:
+        _require_right_probe(trials, region, verdict)
+    elif verdict.status is Status.AGREE and trials.runtime.candidate.script and not trials.runtime.own_model:
+        _require_new_answers(trials, region)
 
 
-def _other_form(given: Array, expected: Array) -> str:
-    """The form in which values are what was expected: `NHWC`, `big-endian`; "" where it is the model's, or none."""
-    import numpy as np
+def _require_new_answers(trials: Trials, region: Region) -> None:
+    """Raise BackendError if another input, in the same session, gives the outputs of the first one."""
+    model = trials.model
+    others = model.other_outputs(0)
+    if not others:
+        return
+    sample = {**model.values.records[0]}
+    records = [sample, others[0], sample]
+    with model.temporary_folder() as folder:
+        feeds, outputs = trials.writer.write(trials.ask.form_of(region), region, records, folder)
+        into = model.new_folder()
+        job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=trials.runtime.candidate.options)
+        result = trials.runtime.workers.run(job)
+    if result.failure:
+        return
+    made = str(into.resolve())
+    first, other, again = ({name: r.within(made).value() for name, r in of.items()} for of in result.tensors)
+    arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
+    expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
+    name = clean(trials.runtime.candidate.name)
+    if keeps_answer(expected, right, other):
+        raise BackendError(f"candidate {name} returns its first outputs again for another input", RETURN)
+    if any(isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n)) for n in arrays):
+        what = f"candidate {name} is flaky: fed with the same input again, after another one, it gives other outputs"
+        raise BackendError(what, RETURN)
 
-    if given.size != expected.size or given.dtype.kind != "f":
+
+def _require_right_probe(trials: Trials, region: Region, verdict: Verdict) -> None:
+    """Raise BackendError if the probe is wrong as well, in each of its outputs."""
+    dtype = _probe_type(trials)
+    probe = next((body for body in PROBES[:2] if any((result := _run_probe(trials, body, dtype)).tensors)), "")
+    name = clean(trials.runtime.candidate.name)
+    if not probe:  # the code is for one model alone
+        wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
+        if wrong and wrong.wrong_input:
+            raise BackendError(f"candidate {name}: {wrong.wrong_input}", "feed the inputs as the model declares them")
+        return
+    if result.later:
+        what = f"candidate {name} is flaky: one Relu gives other values from run to run"
+        raise BackendError(what, RETURN)
+    inputs = _probe_inputs(dtype)
+    given = {of: record.value() for of, record in result.tensors[0].items()}
+    if breach := _find_breach(probe, inputs, given):
+        shown = "one Relu and one Add show" if probe == PROBES[0] else "one Relu shows"
+        raise BackendError(f"candidate {name}: {breach}, as {shown}", _hint(trials, breach))
+
+
+def _find_breach(probe: str, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    """Return the mistake that the outputs of a probe show; "" if one of them is right."""
+
+    def compute(fed: Mapping[str, Array]) -> dict[str, Array]:
+        right = {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
+        return right if probe == PROBES[0] else {"y": right["y"]}
+
+    expected = compute(inputs)
+    if any(is_right(value, given.get(of)) for of, value in expected.items()):
         return ""
-    nhwc = expected.transpose(0, 2, 3, 1).reshape(expected.shape)
-    for form, value, right in (
-        ("", given, expected), ("NHWC", given, nhwc), (BIG_ENDIAN, given.byteswap(), expected),
-    ):  # fmt: skip
-        if np.allclose(value.reshape(expected.shape), right, rtol=CLOSE, atol=CLOSE):
-            return form
-    return ""
+    sentence = explain_misread(compute, inputs, given) or explain_breach(expected, given)
+    return sentence or describe_worst(expected, given, list(expected))
 
 
-def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
-    """The result of a model that has only this operator."""
+def _hint(trials: Trials, breach: str) -> str:
+    """Return what to do: a command declares the layout or byte order of its outputs."""
+    form = "big" if "big-endian" in breach else "NHWC" if "NHWC" in breach and "outputs" in breach else ""
+    if form and trials.runtime.candidate.runs_commands:
+        return f"declare it: -c 'cmd[outputs={form}]:…', or outputs = \"{form}\" in subcut.toml"
+    return RETURN
+
+
+def _probe_type(trials: Trials) -> str:
+    """Return the first float type among the model's inputs."""
+    inputs = [trials.model.values.records[0][name].dtype for name in trials.model.whole().inputs]
+    return next((dtype for dtype in inputs if dtype in TYPES), TYPES[0])
+
+
+def _probe_inputs(dtype: str) -> dict[str, Array]:
+    """Return two inputs of which all values differ."""
+    ramp = np.linspace(-1, 1, int(np.prod(SHAPE)))
+    return {"x": ramp.astype(dtype).reshape(SHAPE), "w": (0.3 - ramp[::-1] ** 3).astype(dtype).reshape(SHAPE)}
+
+
+def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
+    """Run a model of these operators, of the opset of the model in question, in a fresh process."""
     from onnx import defs, parser, save_model
 
     source, kind = trials.model.graph.model, tensors.PROTO_NAMES.get(dtype, dtype)
     opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), defs.onnx_opset_version())
-    x = "x, x" if operator == "Add" else "x"
+    names = ["x", "w"] if "w" in body else ["x"]
+    outputs = ["y", "z"] if "z =" in body else ["y"]
+    declared = [", ".join(f"{kind}[1,3,8,8] {name}" for name in some) for some in (names, outputs)]
     model = parser.parse_model(f"""
         <ir_version: {source.ir_version}, opset_import: ["": {opset}]>
-        preflight ({kind}[1,3,8,8] x) => ({kind}[1,3,8,8] y) {{ y = {operator}({x}) }}
+        preflight ({declared[0]}) => ({declared[1]}) {{ {body} }}
     """)
-    model.graph.node[0].name = operator
+    for node in model.graph.node:
+        node.name = node.op_type
     with trials.model.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
-        value = _ramp("Identity", dtype)
-        fed = tensors.save("x", value, tensors.tensor_text(dtype), folder, "x")
+        values = _probe_inputs(dtype)
+        fed = [tensors.save(name, values[name], tensors.tensor_text(dtype), folder, name) for name in names]
         into = trials.model.new_folder()
-        feeds = [[fed.within(str(folder))]]
-        job = Job(folder / "model.onnx", feeds, ["y"], into, fresh=True, options=trials.runtime.candidate.options)
+        feeds = [[record.within(str(folder)) for record in fed]]
+        passes = 1 if trials.runtime.candidate.runs_commands else PASSES
+        options = trials.runtime.candidate.options
+        job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes)
         result, made = trials.runtime.workers.run(job), str(into.resolve())
         absolute = tuple({name: record.within(made) for name, record in of.items()} for of in result.tensors)
         return replace(result, tensors=absolute)

@@ -65,7 +65,7 @@ def test_as_many_as_asked_for_run_at_once(jobs: int, trials: Callable[..., Trial
         comparing.join()
     assert [row.node for row in found[0].rows] == NODES
     assert found[0].exit_code == 0
-    assert count(tmp_path, "run") == 6  # the whole, with all tensors, four nodes
+    assert count(tmp_path, "run") == 7  # the whole, with all tensors, four nodes; the whole with another input
 
 
 @pytest.mark.parametrize("jobs", [1, 4])

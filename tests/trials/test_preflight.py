@@ -6,13 +6,11 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from subgraph.trials import preflight
 from tests.helpers import text_models
 from tests.helpers.chain_models import line
 from tests.helpers.run_command import Done, subcut
@@ -76,20 +74,75 @@ def test_a_candidate_that_runs_one_node_is_searched(here: Path) -> None:
     assert done.code in (1, 5) and "ValueError: too large (only_small.py, line 6)" in done.out + done.err, done
 
 
+WRAPPER = """
+import numpy as np
+import onnxruntime
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    kept = {}
+    def plain(feeds):
+        return dict(zip(names, session.run(names, dict(feeds))))
+    def run(feeds):
+        values = plain(feeds)
+        return %s
+    return run
+"""
+NET = "g (float[1,3,8,8] x) => (float[1,3,8,8] y, float[1,3,8,8] z) { [a] y = Mul(x, w) [b] z = Abs(y) }"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    weight = np.array([[[0.5]], [[2.0]], [[-1.0]]], np.float32)
+    onnx.save(text_models.model(NET, w=weight), tmp_path / "m.onnx")
+    return tmp_path
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("command", ["bisect", "compare"])
 @pytest.mark.parametrize(
-    ("turn", "form"),
+    ("returned", "told"),
     [
-        (lambda v: v, ""),
-        (lambda v: v.transpose(0, 2, 3, 1), "NHWC"),
-        (lambda v: v.byteswap(), "big-endian"),
-        (lambda v: v * 1.001, ""),
-        (lambda v: v * 2, ""),
+        ("{n: v.tolist() for n, v in values.items()}", "'y' is a Python list"),
+        ("{n: 'abc' for n in values}", "'y' is text"),
+        ("{n: v * np.float32(np.nan) for n, v in values.items()}", "every value is NaN or infinite"),
+        ("{n: np.zeros_like(v) for n, v in values.items()}", "every value is 0"),
+        ("{n: v.reshape(-1) for n, v in values.items()}", "'y' has the shape 192"),
+        ("{n: v[0] for n, v in values.items()}", "'y' has the shape 3×8×8"),
+        ("{n: v.astype('f2') for n, v in values.items()}", "'y' has the type float16"),
+        (
+            "dict(zip(values, list(values.values())[1:] + list(values.values())[:1]))",
+            "names of the outputs are exchanged",
+        ),
+        ("{n: v.byteswap() for n, v in values.items()}", "big-endian"),
+        ("{n: np.moveaxis(v, 1, -1).reshape(v.shape) for n, v in values.items()}", "NHWC"),
+        ("{n: v * np.float32(3) for n, v in values.items()}", "candidate = 3 · reference"),
+        ("{n: 1 / (1 + np.exp(-v)) for n, v in values.items()}", "sigmoid was applied"),
+        ("plain({n: v * np.float32(255) for n, v in feeds.items()})", "not divided by 255"),
+        ("plain({n: v[:, ::-1] for n, v in feeds.items()})", "RGB for BGR"),
+        ("{n: v + np.float32(np.random.rand()) for n, v in values.items()}", "is flaky"),
+        ("kept.setdefault('first', values)", "returns its first outputs again"),
     ],
 )
-def test_the_form_of_outputs_is_known_by_their_values(turn: Any, form: str) -> None:
-    right = np.linspace(-1, 1, 192, dtype=np.float32).reshape(1, 3, 8, 8)
-    given = np.ascontiguousarray(turn(right)).reshape(right.shape)
-    assert preflight._other_form(given, right) == form
+def test_a_mistake_of_the_wrapper_is_told_in_one_sentence(command: str, returned: str, told: str, net: Path) -> None:
+    (net / "wrapper.py").write_text(WRAPPER % returned)
+    done = subcut(command, "m.onnx", "-c", "wrapper.py", "--trust", cwd=net)
+    assert (done.code, done.out, told in done.err) == (4, "", True), done
+
+
+def test_right_values_in_float64_are_converted_and_right(net: Path) -> None:
+    (net / "wrapper.py").write_text(WRAPPER % "{n: v.astype('f8') for n, v in values.items()}")
+    done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
+    assert (done.code, done.document["outcome"]) == (0, "agree")
+    assert any("float64" in note for note in done.document["notes"])
+
+
+def test_a_wrong_operator_of_the_probe_is_no_mistake_of_the_wrapper(net: Path) -> None:
+    onnx.save(text_models.model("g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Relu(x) }"), net / "m.onnx")
+    wrong = "{n: v * np.float32(n != 'y') + np.float32(7 * (n == 'y')) * v for n, v in values.items()}"
+    (net / "wrapper.py").write_text(WRAPPER % wrong)
+    done = subcut("bisect", "m.onnx", "-c", "wrapper.py", "--trust", "--json", cwd=net)
+    assert (done.code, [finding["nodes"] for finding in done.document["findings"]]) == (1, [["a"]])
 
 
 WRITES_NHWC = """
@@ -113,7 +166,7 @@ def test_outputs_in_another_layout_are_told_in_one_line(command: str, tmp_path: 
     (tmp_path / "nhwc.py").write_text(WRITES_NHWC)
     run = f"{shlex.quote(sys.executable)} nhwc.py {{model}} {{inputs}} {{outputs}}"
     done = subcut(command, "m.onnx", "-c", f"cmd:{run}", cwd=tmp_path)
-    assert (done.code, "its outputs are NHWC, as one Relu shows" in done.err) == (4, True), done
+    assert (done.code, "NHWC" in done.err) == (4, True), done
     assert subcut(command, "m.onnx", "-c", f"cmd[outputs=NHWC]:{run}", cwd=tmp_path).code == 0
 
 

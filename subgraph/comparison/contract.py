@@ -1,0 +1,165 @@
+"""Outputs of a model whose right values are known -> the mistake of the wrapper that returned them, in one sentence.
+
+A wrapper is the user's code around a runtime: a Python file or a command. Its mistakes change every output of every
+model alike: other types or shapes, exchanged names, another layout, values that were scaled or squashed once more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from subgraph.comparison.similarity.explanations import find_explanations
+from subgraph.comparison.similarity.rearranged import misreadings
+from subgraph.storage.tensors import Value, shape_text
+from subgraph.types import Array
+
+TOLERANCE = 1e-2  # of the largest value: rounding of a low precision stays within
+MAX_NAMES = 5  # outputs whose names are tried in every order
+Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    """Return the mistake that all outputs show; "" if one of them is right, or no known mistake explains them.
+
+    Args:
+        expected: The right value of each output, numbers of which most differ.
+        given: What the candidate returned, by name.
+    """
+    for name, value in given.items():
+        if isinstance(value, list):
+            return f"'{name}' is a Python list, not an array"
+        if name in expected and isinstance(value, np.ndarray) and value.dtype.kind in "OUST":
+            return f"'{name}' is text, not an array of numbers"
+    arrays = {name: value for name, value in given.items() if name in expected and isinstance(value, np.ndarray)}
+    if arrays.keys() != expected.keys() or any(is_right(expected[name], arrays[name]) for name in expected):
+        return ""
+    with np.errstate(all="ignore"):
+        for explain in (_explain_garbage, _explain_form, _explain_names, _explain_values):
+            if sentence := explain(expected, arrays):
+                return sentence
+    return ""
+
+
+def explain_misread(compute: Compute, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    """Return how the wrapper misread the inputs, if its outputs are the right ones of the misread inputs; else ""."""
+    misread = [dict(misreadings(value)) for value in inputs.values()]
+    for how in misread[0]:
+        if not all(how in one for one in misread):
+            continue
+        expected = compute({name: one[how] for name, one in zip(inputs, misread, strict=True)})
+        if all(name in given and is_right(value, given[name]) for name, value in expected.items()):
+            return f"the inputs are {how}"
+    return ""
+
+
+def is_right(expected: Array, given: Value) -> bool:
+    """Return whether a value has the right shape, a type that is as precise, and the right numbers."""
+    if not isinstance(given, np.ndarray) or given.shape != expected.shape:
+        return False
+    return is_harmless_type(expected, given) and _is_near(expected, given)
+
+
+def is_harmless_type(expected: Array, given: Array) -> bool:
+    """Return whether the type is the declared one, or float64 in the place of narrower floats."""
+    return given.dtype == expected.dtype or (given.dtype == np.float64 and expected.dtype.kind in "fV")
+
+
+def _is_near(expected: Array, given: Array) -> bool:
+    if given.dtype.kind not in "fiuV" or given.size != expected.size:
+        return False
+    with np.errstate(all="ignore"):
+        right, value = (array.reshape(-1).astype(np.float64) for array in (expected, given))
+    finite = np.isfinite(right)
+    if not np.array_equal(finite, np.isfinite(value)):
+        return False
+    limit = TOLERANCE * float(np.abs(right[finite]).max(initial=0.0))
+    return bool((np.abs(right[finite] - value[finite]) <= limit).all())
+
+
+def _explain_garbage(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+    floats = [given[name].astype(np.float64) for name in expected if given[name].dtype.kind in "fiuV"]
+    if not any(np.isfinite(value).any() for value in floats):
+        return "every value is NaN or infinite"
+    constants = {float(value.reshape(-1)[0]) for value in floats if np.ptp(value) == 0}
+    if len(constants) == 1 and all(np.ptp(value) == 0 for value in floats):
+        return f"every value is {constants.pop():g}"
+    return ""
+
+
+def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+    """Return which type or shape the right values have."""
+    if not all(_is_near(expected[name], given[name]) for name in expected):
+        return ""
+    name = next(iter(expected))
+    right, value = expected[name], given[name]
+    if value.shape != right.shape:
+        return f"'{name}' has the shape {shape_text(value.shape)}, and {shape_text(right.shape)} is declared"
+    return f"'{name}' has the type {value.dtype}, and {right.dtype} is declared"
+
+
+def _explain_names(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+    if not 1 < len(expected) <= MAX_NAMES:
+        return ""
+    for order in itertools.permutations(expected):
+        exchanged = dict(zip(expected, order, strict=True))
+        if all(_is_near(expected[right], given[name]) for name, right in exchanged.items()):
+            pairs = (f"'{name}' holds '{right}'" for name, right in exchanged.items() if name != right)
+            return f"the names of the outputs are exchanged: {', '.join(pairs)}"
+    return ""
+
+
+def _explain_values(expected: Mapping[str, Array], given: Mapping[str, Array]) -> str:
+    """Return the change that all outputs show: another layout, a line, a squashing function, another byte order."""
+    for text, function in (("softmax", _softmax), ("sigmoid", _sigmoid)):
+        if all(_is_near(function(expected[name]), given[name]) for name in expected):
+            return f"{text} was applied to the outputs"
+        if all(_is_near(expected[name], function(given[name])) for name in expected):
+            return f"the outputs lack a final {text}"
+    if all(_is_near(expected[name], given[name].byteswap()) for name in expected):
+        return "the outputs are big-endian"
+    shared = set.intersection(*(set(_iter_changes(expected[name], given[name])) for name in expected))
+    return f"the outputs are changed: {min(shared)}" if shared else ""
+
+
+def _iter_changes(expected: Array, given: Array) -> Iterator[str]:
+    for explanation in find_explanations(expected, given):
+        if not explanation.narrows:
+            yield explanation.text
+
+
+def _softmax(values: Array) -> Array:
+    wide = values.astype(np.float64)
+    powers = np.exp(wide - wide.max(-1, keepdims=True)) if wide.ndim else np.ones(())
+    return np.asarray(powers / powers.sum(-1, keepdims=True) if wide.ndim else powers)
+
+
+def _sigmoid(values: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
+
+
+def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], given: Mapping[str, Value]) -> bool:
+    """Return whether the outputs for another input are still those of the first input.
+
+    Args:
+        expected: The right outputs for the other input.
+        first: The right outputs for the first input.
+        given: What the candidate returned for the other input.
+    """
+    changed = [name for name, value in expected.items() if not _is_near(value, first[name])]
+    return bool(changed) and all(is_right(first[name], given.get(name)) for name in changed)
+
+
+def describe_worst(expected: Mapping[str, Array], given: Mapping[str, Value], names: Sequence[str]) -> str:
+    """Return the first number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
+    for name in names:
+        value, right = given.get(name), expected[name]
+        if isinstance(value, np.ndarray) and value.shape == right.shape and value.dtype.kind in "fiuV":
+            distance = np.abs(value.astype(np.float64) - right.astype(np.float64))
+            place = np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), right.shape)
+            at = ",".join(str(int(i)) for i in place)
+            return f"'{name}' is {float(value[place]):.4g} at [{at}], and {float(right[place]):.4g} is right"
+    return "the values are wrong"
