@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from subgraph.errors import OutputError
 from subgraph.system import ProcessGroup
+from subgraph.text import clean
+
+SAID_LINES = 3  # of a command that failed, which may say that a disk is full
+# As the system says it, or numpy of a short write.
+DISK_FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written")
 
 
 class Ended(NamedTuple):
@@ -28,6 +37,16 @@ class Ended(NamedTuple):
         `skipped`."""
         lines = (self.err or self.out).decode(errors="replace").splitlines()
         return [line.strip() for line in lines if line.strip() and not line.startswith(skipped)][-count:]
+
+    def require_space(self) -> None:
+        """Raise an error if the command failed because a disk is full.
+
+        Raises:
+            OutputError: Its last lines say so.
+        """
+        said = " ".join(self.last_lines(SAID_LINES))
+        if self.code and DISK_FULL.search(said):
+            raise OutputError(f"a disk is full: {clean(said)}", "free some space; $TMPDIR is for temporary files")
 
 
 def python(*words: str | Path, of: Path | None = None) -> list[str]:

@@ -6,7 +6,6 @@ them where there is one, else venv and pip. Whoever calls `make` has shown `comm
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -32,7 +31,6 @@ log = logging.getLogger("subcut")
 
 SECONDS = 3600  # that an installation may take
 REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
-FULL = os.strerror(errno.ENOSPC)
 FROM_WHERE = "--index-url and --find-links say where to look, as for pip"
 LAST_LINES = 6  # of what pip says when it fails
 UNTOLD = ("WARNING", "Collecting", "Looking in", "  Downloading", "Using Python")  # lines that tell no reason
@@ -190,7 +188,7 @@ def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHE
     except OSError as e:
         raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e
     if done.code:
-        if FULL.encode() in (done.err or done.out):
+        if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
         lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))
         raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint)

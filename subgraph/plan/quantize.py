@@ -42,7 +42,8 @@ def lowered_by(
     """Run a script `MODEL OUT WORDS…` that lowers a model by a tool; returns `made`.
 
     Raises:
-        ModelError: the tool cannot lower it; with its own words. OutOfTime: the time is used up.
+        ModelError: the tool cannot lower it; with its own words. OutputError: a disk is full.
+        OutOfTime: the time is used up.
     """
     folder, name = made.parent, clean(graph.path.name)
     source = folder / "float.onnx"
@@ -53,6 +54,7 @@ def lowered_by(
     except subprocess.TimeoutExpired as e:
         deadline.require()
         raise ModelError(f"{tool} did not lower {name} within {TIMEOUT:g} s") from e
+    done.require_space()
     if done.code or not made.is_file():
         why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
         raise ModelError(

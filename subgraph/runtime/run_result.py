@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.documents import absent, from_json, to_json
-from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
+from subgraph.errors import (
+    BackendError,
+    InputError,
+    ModelError,
+    OutOfTime,
+    OutputError,
+    Refused,
+    SubcutError,
+    UsageError,
+    WorkerDied,
+)
 from subgraph.runtime.protocol import process_end
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
@@ -275,11 +285,11 @@ def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdic
     Refused is not a failure of its own (a lone Shape is refused by many); a crash or a timeout is.
 
     Raises:
-        BackendError: the candidate cannot be used at all.
+        BackendError: the candidate cannot be used at all. UsageError: it has no such option.
     """
     if isinstance(e, WorkerDied):
         return Verdict(Status.FAIL, Signature(e.signature), e.what, (), e.process, build, run)
-    if isinstance(e, BackendError):
+    if isinstance(e, BackendError) or (isinstance(e, UsageError) and not isinstance(e, InputError)):
         raise e
     process = process_end(worker.last_lines())
     if isinstance(e, Refused):

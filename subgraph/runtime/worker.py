@@ -10,10 +10,8 @@ memory. One loop does all the waiting: it sends, receives, keeps the end of the 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import re
 import subprocess
 import threading
 import time
@@ -46,8 +44,6 @@ from subgraph.system import Pipes, ProcessGroup, crash_name
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
-# As the system says it, or numpy of a short write.
-DISK_FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}|[0-9]+ requested and [0-9]+ written")
 MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
@@ -178,7 +174,7 @@ class Worker:
             try:
                 return self._exchange(read, do, **arguments)
             except (ModelError, WorkerDied) as e:
-                if not any(map(DISK_FULL.search, (e.what, *self.last_lines()))):
+                if not any(map(children.DISK_FULL.search, (e.what, *self.last_lines()))):
                     raise
                 hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
                 raise BackendError(f"a disk that the runtime writes to is full: {e.what}", hint) from e

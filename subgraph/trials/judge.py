@@ -110,7 +110,7 @@ class Judge:
         return self.score.document(result.tensors)
 
     def iter_conversions(self, result: RunResult) -> Iterator[str]:
-        """Yield a sentence if the candidate returned outputs of the full model as float64 that are declared narrower."""
+        """Yield a sentence if outputs of the full model came as float64 that are declared as a narrower type."""
         if result.failure:
             return
         declared = {name: self.model.values.records[0][name].dtype for name in self.model.outputs}

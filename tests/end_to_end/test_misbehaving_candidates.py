@@ -344,8 +344,6 @@ def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: di
     [
         ("cmd:./nothing.sh", "cannot run ./nothing.sh"),
         ("lacking.py", "lacking.py cannot be used: No module named 'nosuchthing'"),
-        ("ort:opt=most", "opt=most is not an optimisation level"),
-        ("onnx-reference:fast=yes", "onnx-reference has no option 'fast'"),
     ],
 )
 def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) -> None:
@@ -355,6 +353,19 @@ def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) 
     assert re.search(f"^error: .*{re.escape(says)}.*\n  \\S", done.err, re.MULTILINE), done.err
     failed = compare("-c", spec, "--json", cwd=here)
     assert (failed.code, failed.document["error"]["kind"]) == (4, "BackendError")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("ort:opt=most", "opt=most is not an optimisation level"),
+        ("onnx-reference:fast=yes", "onnx-reference has no option 'fast'"),
+    ],
+)
+def test_an_option_that_a_candidate_does_not_have_is_exit_2(spec: str, says: str, here: Path) -> None:
+    done = compare("-c", spec, "--json", cwd=here)
+    assert (done.code, done.document["error"]["kind"]) == (2, "UsageError"), done
+    assert says in done.document["error"]["what"]
 
 
 @pytest.mark.turns(3)

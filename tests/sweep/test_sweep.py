@@ -413,7 +413,7 @@ def test_what_only_a_used_process_gets_wrong_is_unresolved(here: Path, backend: 
 @pytest.mark.slow
 def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
     done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
-    assert done.code == 4
+    assert done.code == 2
     assert "threads=x is not a number of threads" in done.err
     assert not list((here / "subcut_out").glob("sweep*"))
 

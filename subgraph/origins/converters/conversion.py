@@ -134,6 +134,7 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
         raise ModelError(f"{failed}: it took more than {SECONDS} s", system.join(words)) from e
     except OSError as e:
         raise UsageError(f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path") from e
+    done.require_space()
     if done.code:
         lines = [clean(line) for line in done.last_lines(LAST_LINES)]
         what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"

@@ -67,6 +67,7 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
         done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=memory(MEMORY_SHARE))
     except subprocess.TimeoutExpired as e:
         raise ModelError(f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint) from e
+    done.require_space()
     if done.code or not (folder / "model.onnx").is_file():
         lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
         said_last = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]

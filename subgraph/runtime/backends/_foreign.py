@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from subgraph.errors import BackendError, ModelError, NotInstalled, Refused
+from subgraph.errors import BackendError, ModelError, NotInstalled, Refused, UsageError
 from subgraph.graph import protobuf
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, np_dtype
@@ -61,25 +61,25 @@ def check_options(backend: str, options: Mapping[str, Any], allowed: Mapping[str
     """`allowed`: the values of each option; an empty collection allows any value.
 
     Raises:
-        BackendError: an option or its value is not allowed.
+        UsageError: an option or its value is not allowed.
     """
     for key, value in options.items():
         if key not in allowed:
             names = ", ".join(allowed)
-            raise BackendError(f"{backend} has no option '{key}'", f"it has {names}" if names else "leave it out")
+            raise UsageError(f"{backend} has no option '{key}'", f"it has {names}" if names else "leave it out")
         if allowed[key] and str(value) not in allowed[key]:
-            raise BackendError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(allowed[key])}")
+            raise UsageError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(allowed[key])}")
 
 
 def threads(backend: str, options: Mapping[str, Any]) -> int:
     """The option `threads`; 1 by default, so that sums are computed in the same order each time.
 
     Raises:
-        BackendError: it is not a number of threads.
+        UsageError: it is not a number of threads.
     """
     text = str(options.get("threads", 1))
     if not text.isdecimal() or int(text) > MAX_THREADS:
-        raise BackendError(f"{backend}: threads={text} is not a number of threads", f"0 leaves it to {backend}")
+        raise UsageError(f"{backend}: threads={text} is not a number of threads", f"0 leaves it to {backend}")
     return int(text)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from subgraph.errors import BackendError
+from subgraph.errors import BackendError, UsageError
 from subgraph.graph import protobuf
 from subgraph.precision import Precision
 from subgraph.runtime.devices import Device, of_provider
@@ -220,5 +220,5 @@ def _library(library: str) -> tuple[str, ModuleType | None]:
             f"no library of a provider: {library}: {e}", "library=MODULE (pip install it) or FILE"
         ) from e
     if not place:
-        raise BackendError("ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn")
+        raise UsageError("ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn")
     return place, module

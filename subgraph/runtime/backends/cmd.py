@@ -37,7 +37,16 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import system
-from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, Unreachable, WorkerDied
+from subgraph.errors import (
+    BackendError,
+    InputError,
+    ModelError,
+    Refused,
+    SubcutError,
+    Unreachable,
+    UsageError,
+    WorkerDied,
+)
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.storage import dtypes, tensors
@@ -69,14 +78,14 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     `converted`: there is a convert command, so the run gets its result instead of the model.
 
     Raises:
-        BackendError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
+        UsageError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
     """
     try:
         words = system.split(command)
     except ValueError as e:
-        raise BackendError(f"cmd: {command}: {e}", "quote it as for a shell") from e
+        raise UsageError(f"cmd: {command}: {e}", "quote it as for a shell") from e
     if not words:
-        raise BackendError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+        raise UsageError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
     check_places("cmd", step, command)
     named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place not in ("keep", "host"))
     if named:
@@ -90,10 +99,10 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     Raises:
         Refused: the model has inputs or outputs other than tensors, or the command ended with an exit code of its own
             or 125, or wrote nothing.
-        BackendError: the command cannot be run, or an option is unknown. WorkerDied: it crashed.
+        BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
     """
     if unknown := sorted(set(options) - set(SETTINGS)):
-        raise BackendError(f"cmd has no setting '{unknown[0]}'", "it has run, convert, inputs and outputs")
+        raise UsageError(f"cmd has no setting '{unknown[0]}'", "it has run, convert, inputs and outputs")
     return _Commands(model, options)
 
 
@@ -103,10 +112,10 @@ class _Commands:
         self._cwd = str(options.get("folder") or "") or None
         self._run = words_of("run", run, converted=bool(convert))
         if "{host}" in f"{convert} {run}".replace("{{host}}", "") and "host" not in options:
-            raise BackendError("cmd: its command names {host}, and this run has none", "as bisect, compare, sweep have")
+            raise UsageError("cmd: its command names {host}, and this run has none", "as bisect, compare, sweep have")
         needed = any("{converted}" in word for word in self._run)
         if needed and not convert:
-            raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
+            raise UsageError("cmd: run names {converted}, but nothing converts", "add a convert command")
         self._outputs = _declared(model)
         self._fed, self._given = (DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs"))
         folder = tempfile.mkdtemp(prefix="subcut-cmd-")

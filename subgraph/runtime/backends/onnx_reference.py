@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError
+from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value
 
 MULTI = True
@@ -28,12 +28,12 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     """Read the model; ops are looked up now, so an unknown one is refused here. It has no options.
 
     Raises:
-        BackendError: an option is given.
+        UsageError: an option is given.
     """
     from onnx.reference import ReferenceEvaluator
 
     if options:
-        raise BackendError(f"onnx-reference has no option '{next(iter(options))}'", "leave it out")
+        raise UsageError(f"onnx-reference has no option '{next(iter(options))}'", "leave it out")
     evaluator = ReferenceEvaluator(str(model))
     names = list(evaluator.output_names)
 

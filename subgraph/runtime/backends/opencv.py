@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError
+from subgraph.errors import UsageError
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
@@ -47,7 +47,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
 
     Raises:
-        BackendError: OpenCV is not installed, or an option means nothing to it. Refused: it does not accept this model.
+        BackendError: OpenCV is not installed. UsageError: an option means nothing to it.
+        Refused: it does not accept this model.
     """
     _foreign.check_options("opencv", options, OPTIONS)
     cv2: Any = _foreign.package("cv2", "opencv")
@@ -56,7 +57,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     inputs, outputs = _foreign.ports("opencv", model, TYPES)
     engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
     if engine is not None and "fusion" in options and options.get("engine") != "classic":
-        raise BackendError("only OpenCV's classic engine can do without fusion", "add engine=classic")
+        raise UsageError("only OpenCV's classic engine can do without fusion", "add engine=classic")
     net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
     for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
         if option in options:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.errors import BackendError, ModelError, Refused, UsageError
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import dtypes, folders
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
@@ -95,7 +95,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
 
     Raises:
-        BackendError: onnxruntime is not installed or does not load, or an option means nothing to it.
+        BackendError: onnxruntime is not installed or does not load. UsageError: an option means nothing to it.
         Refused: it does not accept this model.
     """
     try:
@@ -107,7 +107,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     off = _turned_off(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
-        raise BackendError(f"onnxruntime has no optimiser pass '{unknown[0]}'", " or ".join(close) or f"{PASSES}=A+B")
+        raise UsageError(f"onnxruntime has no optimiser pass '{unknown[0]}'", " or ".join(close) or f"{PASSES}=A+B")
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
@@ -216,7 +216,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings = ort.SessionOptions()
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
-        raise BackendError(f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}")
+        raise UsageError(f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}")
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
@@ -226,7 +226,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
-        raise BackendError(f"ort: threads={threads} is not a number of threads", "0 leaves it to onnxruntime")
+        raise UsageError(f"ort: threads={threads} is not a number of threads", "0 leaves it to onnxruntime")
     settings.intra_op_num_threads = int(threads)
     settings.inter_op_num_threads = 1
     for key, value in options.items():
@@ -234,11 +234,11 @@ def _settings(options: Mapping[str, Any]) -> Any:
             try:
                 settings.add_session_config_entry(key, str(value))
             except Exception as e:
-                raise BackendError(
+                raise UsageError(
                     f"ort: {key} cannot be {value}: {_message(e)}", "see onnxruntime's session keys"
                 ) from e
         elif key not in OPTIONS and _on_cpu(options):
-            raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
+            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
     if library := options.get("custom_ops"):
         try:
             settings.register_custom_ops_library(str(library))

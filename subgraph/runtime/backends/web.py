@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
+from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.runtime.backends import _foreign
 from subgraph.runtime.backends._webgpu import LACKS
 from subgraph.storage import folders
@@ -289,7 +289,7 @@ def fetched(release: str) -> Path:
         BackendError: it is none, or cannot be fetched.
     """
     if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
-        raise BackendError(f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}")
+        raise UsageError(f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}")
     place = _place(release)
     lock = place.with_name(f".{place.name}.lock")
     lock.touch()

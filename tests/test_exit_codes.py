@@ -1,0 +1,77 @@
+"""Each exit code that the README lists, by one command at least; those that all commands share, by several."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from fixtures import ROOT
+from subgraph import children
+from tests.helpers import fake_candidate, text_models
+from tests.helpers.run_command import subcut
+
+NET = "g (float[1,3] x) => (float[1,3] y) { [one] h = Mul (x, w) [two] y = Add (h, w) }"
+WRONG = f"{fake_candidate.HERE}:nodes=one"
+COMMANDS = {  # those that run a candidate
+    "compare": "compare m.onnx",
+    "bisect": "bisect m.onnx",
+    "blame": "blame m.onnx",
+    "plan": "plan m.onnx --to fp16",
+    "sweep": "sweep --only test_abs",
+}
+ELSEWHERE = {130: "tests/end_to_end/test_killed.py"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    onnx.save(text_models.model(NET, w=np.array([2, 3, 4], np.float32)), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([[1, 2, 3]], np.float32))
+    (tmp_path / "damaged.onnx").write_bytes(b"junk")
+    (tmp_path / "blocked").write_text("a file")
+    return tmp_path
+
+
+def _cases() -> Iterator[tuple[int, str]]:
+    yield 0, "compare m.onnx -i x.npy -c ort"
+    yield 1, f"compare m.onnx -i x.npy -c {WRONG} --trust"
+    yield 2, "compare none.onnx -c ort"
+    yield 5, "plan m.onnx -i x.npy --to fp16 --max-time 0.001s"
+    for name, words in COMMANDS.items():
+        yield 2, f"{words} -c ort:nonsense=1"
+        yield 4, f"{words} -c cmd:./nothing.sh --trust"
+        yield 74, f"{words} -c ort -o blocked/out"
+        if name != "sweep":
+            yield 3, f"{words.replace('m.onnx', 'damaged.onnx')} -c ort"
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(("code", "words"), list(_cases()))
+def test_a_command_ends_with_the_code_of_the_readme(code: int, words: str, here: Path) -> None:
+    done = subcut(*words.split(), "--json", cwd=here)
+    assert (done.code, done.document["exit_code"]) == (code, code), done
+
+
+def test_each_code_of_the_readme_has_a_command() -> None:
+    table = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n\nThe result")[0]
+    )
+    listed = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for code in row.split(",")}
+    assert listed == {code for code, _ in _cases()} | ELSEWHERE.keys()
+    assert all((ROOT / file).is_file() for file in ELSEWHERE.values())
+
+
+def test_a_disk_that_is_full_while_another_tool_writes_is_no_fault_of_the_model(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime's quantizer, a process of its own, ended with 3 then: the model is unsupported."""
+    said = f"OSError: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}".encode()
+    monkeypatch.setattr(children, "run", lambda *_, **__: children.Ended(1, b"", said))
+    done = subcut("plan", "m.onnx", "-i", "x.npy", "--to", "int8", "--json", cwd=here)
+    assert (done.code, done.document["error"]["kind"]) == (74, "OutputError"), done
