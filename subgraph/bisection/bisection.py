@@ -125,8 +125,6 @@ class Bisection:
             what = f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
             raise OutOfTime(what, "the same command with more time")
         document = self._describe(interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place))
-        if limit is not None:
-            trials.runtime.workers.deadline.at += WRITING_SHARE * limit  # a case is checked on the reference
         progress.result = self._save(interim, document, place)
 
     # ------------------------------------------------------------------------------------------------ progress
@@ -254,9 +252,11 @@ class Bisection:
         limit = options.limits.max_trials
         runs = InnerRuns(None if limit is None else limit - document.trials)
         bodies = InnerSearch(interim.oracle, options, runs, lambda: self._progress.seconds, Bisection)
-        return result_folder.save(
-            interim.oracle, bodies.extend(document), place, options.request, options.setup.feeding
-        )
+        document = bodies.extend(document)
+        if options.limits.max_time is not None:  # a case is checked on the reference
+            end = self._progress.began + (1 + WRITING_SHARE) * options.limits.max_time
+            interim.trials.runtime.workers.deadline.at = end
+        return result_folder.save(interim.oracle, document, place, options.request, options.setup.feeding)
 
     def _stale_notes(self, interim: Interim, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated
@@ -268,6 +269,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
 def _notes(planner: Planner, found: Found | None) -> list[str]:
     """What a user should know of the plan, a sentence each."""
     from subgraph.plan.reasons import why_many
+    from subgraph.runtime.deadline import if_time
     from subgraph.verdict import Status
 
     notes, graph = list[str](), planner.trials.model.graph
@@ -276,7 +278,7 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     if own := len(planner.twin.own):
         is_other = "is another" if own == 1 else "are others"
         notes.append(f"{count(own, 'weight')} {is_other} in the lowered model (folded, say): quantized anew")
-    if found and (why := why_many(planner, found)):
+    if found and (why := if_time(partial(why_many, planner, found), "")):
         notes.append(why)
     nodes = {i for k in (found.kept if found else ()) for i in planner.places[k].nodes}
     if unnamed := sum(not graph.nodes[i].name for i in nodes):
@@ -286,13 +288,14 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
 
 def _score(planner: Planner, found: Found | None) -> PlanScore | None:
     from subgraph.results.plan import PlanScore
+    from subgraph.runtime.deadline import if_time
     from subgraph.trials.score import ByScore
 
     score = planner.acceptance
     if not isinstance(score, ByScore):
         return None
     kept = None if found is None else planner.judge(found.levels)
-    interval = score.interval(planner.run(found.levels).tensors) if found else None
+    interval = if_time(lambda: score.interval(planner.run(found.levels).tensors), None) if found else None
     return PlanScore(
         words=score.wanted.words,
         limit=score.limit,

@@ -40,9 +40,9 @@ def save(
         lists, tried = {}, list[TriedList]()
         for name in plugins.own_names("plan-lists"):
             module = plugins.load("plan-lists", name)
-            listed = try_list(planner, found, name, module, to)
-            (work / LISTS / module.FILE).write_text(module.render(listed.kept), encoding="utf-8")
-            tried += [listed.tried] if listed.tried else []
+            kept, judged = try_list(planner, found, name, module, to)
+            (work / LISTS / module.FILE).write_text(module.render(kept), encoding="utf-8")
+            tried += filter(None, [judged])
             lists[name] = (place.path / LISTS / module.FILE).as_posix()
         document = replace(document, model=model, lists=lists, tried_lists=tried, path=place.path.as_posix())
         evidence.write_document(to_json(document), work, PLAN_JSON)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -27,51 +26,43 @@ MAX_RUNS = 8  # of a tool
 Convert = Callable[[Path, Path], Path]  # the list's file, a folder -> the tool's model
 
 
-@dataclass(frozen=True)
-class ToolList:
-    """The list for one tool.
+def try_list(
+    planner: Planner, found: Found, tool: str, module: ModuleType, to: str | None
+) -> tuple[Kept, TriedList | None]:
+    """Return the list of a tool, and what its model with it is worth; None if the tool was not run.
 
-    Attributes:
-        kept: What it names.
-        tried: What the tool's model with it is worth; None if the tool was not run.
-    """
-
-    kept: Kept
-    tried: TriedList | None = None
-
-
-def try_list(planner: Planner, found: Found, tool: str, module: ModuleType, to: str | None) -> ToolList:
-    """Return the list of a tool: widened until the tool's model with it is accepted, else the plan's own one.
+    The list is widened until that model is accepted; if none is, it is the plan's own one.
 
     Args:
         to: The precision in which the plan's lowered model was made; None if the user gave that model.
     """
-    narrowest = ToolList(planner.kept_nodes(found.kept))
+    narrowest = planner.kept_nodes(found.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):
-        return narrowest
+        return narrowest, None
     model, deadline = planner.trials.model, planner.trials.model.reference.deadline
 
     def convert(listed: Path, folder: Path) -> Path:
         path: Path = module.apply(model.graph, model.values.records, to, listed, folder, deadline)
         return path
 
-    best, wider, rounds = narrowest, narrowest.kept, 0
+    first: TriedList | None = None
+    wider, rounds = narrowest, 0
     try:
         for _ in range(MAX_RUNS):
             listed = _judge(planner, tool, module, wider, convert)
-            added = len(wider.nodes) - len(narrowest.kept.nodes)
+            added = len(wider.nodes) - len(narrowest.nodes)
             log.info("%s with %d nodes more than the plan: %s", clean(tool), added, listed.why)
-            result = ToolList(wider, TriedList(tool, added, listed.accepted, listed.score, clean(listed.why)))
+            tried = TriedList(tool, added, listed.accepted, listed.score, clean(listed.why))
             if listed.accepted:
-                return result
-            best = best if best.tried else result
+                return wider, tried
+            first = first or tried
             rounds = max(1, 2 * rounds)
             before, wider = wider, planner.kept_nodes(found.kept, rounds)
             if len(wider.nodes) == len(before.nodes):
                 break
     except OutOfTime as e:
         log.info("%s is not tried any more: %s", clean(tool), e.what)
-    return best
+    return narrowest, first
 
 
 def _judge(planner: Planner, tool: str, module: ModuleType, kept: Kept, convert: Convert) -> Judged:
