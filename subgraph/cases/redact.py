@@ -12,15 +12,18 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any
 
 from subgraph import plugins, system
-from subgraph.runtime.backends import capabilities
-from subgraph.runtime.candidate import RUN
+from subgraph.runtime.backends import Options, capabilities
+from subgraph.runtime.candidate import RUN, stated_options
 from subgraph.system import home_folder, memory, processor
 from subgraph.text import behind_colon
 from subgraph.verdict import Signature, Status
@@ -74,11 +77,8 @@ VARIABLES = re.compile(
     r"|LAYER_NORM_FP32_FALLBACK|BUILDER_OPTIMIZATION_LEVEL|M(AX_WORKSPACE|IN_SUBGRAPH)_SIZE)"
 )  # those that the makers of these libraries document, with plain values
 
-# Options of our backends, and their values.
-SPEC_WORDS = frozenset(
-    "opt disable basic extended all threads providers CPUExecutionProvider fixed reuse precision fp32 fp16 bf16 int8 "
-    "f32 f16 low normal high device CPU GPU NPU AUTO engine winograd fusion kernels shape_mutable".split()
-)
+MAX_DIGITS = 4  # of a value of an option; more may be a PIN or a token
+_OPTION_WORD = re.compile(r"[A-Za-z][\w-]*(?:[:+][A-Za-z][\w-]*)*|\d+(?:\.\d+){0,2}|[A-Z]+\.\d")
 # Keys of our documents by what their values are; the text of any other key is free.
 NAME_KEYS = frozenset(
     "name node nodes tensor tensors first last without start end producer op ops edges pulled random frozen renamed "
@@ -204,25 +204,38 @@ class Redactor:
             return f"{head}:{self.command(rest)}"
         settings = (word.partition("=") for word in rest.split(",") if word)
         return self._name(head) + sep + ",".join(
-            f"{self._key_of_option(key)}={self.option(key, value)}" if eq else self._word(key)
+            f"{self._key_of_option(key, head)}={self.option(key, value, head)}" if eq else self._word(key)
             for key, eq, value in settings
         )  # fmt: skip
 
-    def _key_of_option(self, key: str) -> str:
-        return key if key in SPEC_WORDS or self._keeps(COMMAND) else REMOVED
+    def _key_of_option(self, key: str, head: str) -> str:
+        return key if _stated(key, head) or self._keeps(COMMAND) else REMOVED
 
-    def option(self, key: str, value: Any) -> Any:
-        """The value of a candidate's option."""
+    def option(self, key: str, value: Any, head: str = "") -> Any:
+        """Return the value of a candidate's option if it may leave, else `REMOVED`.
+
+        Args:
+            key: The option's name.
+            value: The option's value.
+            head: The backend or device, whose own options leave with any plain value.
+        """
         if value in ("", None, True, False):
             return value
         text = str(value)
         if self._keeps(COMMAND) and not SECRET.search(key):
             return self._without_private(text)
-        stays = (key in SPEC_WORDS and text in SPEC_WORDS) or self._word(text) == text
+        stated = _stated(key, head)
+        stays = self._word(text) == text or text in chain.from_iterable(filter(None, stated))
+        stays |= () in stated and self._is_plain(text)
         return value if stays and not SECRET.search(key) else REMOVED
 
+    def _is_plain(self, text: str) -> bool:
+        """Return whether a value is a word or a version, and neither a path, a host nor a token."""
+        is_word = _OPTION_WORD.fullmatch(text) and sum(map(str.isdigit, text)) <= MAX_DIGITS
+        return bool(is_word) and not _TOKENS.search(text) and not self._is_private(text)
+
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
-        """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
+        """A document of which only what is known leaves. `inside`: the candidate around the value, if any."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
                 if not self.metadata:
@@ -231,7 +244,8 @@ class Redactor:
                 return (
                     value if self.source else left if self.metadata else None
                 )  # an empty class: not a module that a name alone tells
-            return self._mapping(value, key, inside or (key if key in SPEC_KEYS else ""))
+            owner = str(value.get("backend") or value.get("name") or key) if key in SPEC_KEYS else ""
+            return self._mapping(value, key, inside or owner)
         if isinstance(value, list):
             kept = [self.document(v, key, inside) for v in value]
             return [v for v in kept if v != LEFT_OUT] if isinstance(next(iter(value), None), str) else kept
@@ -240,8 +254,8 @@ class Redactor:
     def _mapping(self, value: Mapping[str, Any], key: str, inside: str) -> dict[str, Any]:
         if inside and key == "options":
             return {
-                k if k in COMMAND_KEYS else self._key_of_option(k):
-                self.command(v) if k in COMMAND_KEYS else self.option(k, v)
+                k if k in COMMAND_KEYS else self._key_of_option(k, inside):
+                self.command(v) if k in COMMAND_KEYS else self.option(k, v, inside)
                 for k, v in value.items()
             }  # fmt: skip
         if inside and key == "files":  # of the candidate, by the word that names each
@@ -287,6 +301,22 @@ class Redactor:
             if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
                 kinds.append(kind)
         return kinds
+
+
+def _stated(key: str, head: str) -> list[Sequence[str] | None]:
+    """Return the values of an option, as each that has it states them: a backend or device, or any of ours.
+
+    Of a candidate of the user's, the listed words of all backends are known, and no other value.
+    """
+    every = [stated_options(head)] if stated_options(head) else _all_options()
+    return [values for options in every for name, values in options.items() if fnmatchcase(key, name)]
+
+
+@cache
+def _all_options() -> list[Options]:
+    """Return the options of all backends with lists of values; an option without a list has no value here."""
+    stated = map(stated_options, plugins.own_names("backends"))
+    return [{name: values or None for name, values in options.items() if "*" not in name} for options in stated]
 
 
 def joined(words: Iterable[str]) -> str:

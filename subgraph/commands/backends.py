@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from subgraph import plugins, project
 from subgraph.commands import Result
 from subgraph.runtime import devices
+from subgraph.runtime.backends import Options, capabilities
 from subgraph.runtime.devices import KIND
 from subgraph.text import clean
 
@@ -13,14 +16,29 @@ def backends() -> Result:
     """List backends, devices and candidates of the project file."""
     settings = project.load()
     kinds = [("backends", name) for name in plugins.names("backends")] + [(KIND, name) for name in devices.names()]
-    rows = [{"name": name, "help": plugins.help_of(kind, name), "from": ""} for kind, name in kinds]
+    rows: list[dict[str, Any]] = [
+        {"name": name, "help": plugins.help_of(kind, name), "from": "", "options": _own_options(kind, name)}
+        for kind, name in kinds
+    ]
     for name, table in settings.values.get("candidates", {}).items():
         words = [str(table[k]) for k in ("convert", "run", "spec") if k in table] if isinstance(table, dict) else []
-        rows.append({"name": name, "help": " ; ".join(words), "from": str(settings.file)})
+        rows.append({"name": name, "help": " ; ".join(words), "from": str(settings.file), "options": {}})
     width = max(len(clean(r["name"])) for r in rows)
     lines = []
     for row in rows:
         origin = f"   ({clean(row['from'])})" if row["from"] else ""
         lines.append(f"{clean(row['name']):<{width}}  {clean(row['help'])}{origin}")
+        if options := _described(row["options"]):
+            lines.append(f"{'':<{width}}  options: {options}")
     lines.append("a Python file with load(model, options) is one as well; `subcut doctor` says what each lacks")
     return Result({"schema": "subcut.backends/1", "exit_code": 0, "backends": rows}, "\n".join(lines))
+
+
+def _own_options(kind: str, name: str) -> Options:
+    return devices.device(name).options if kind == KIND else capabilities(name).options
+
+
+def _described(options: Options) -> str:
+    """Return options in a line: `precision=normal|high|low, threads`."""
+    own = {name: values for name, values in options.items() if values is not None}
+    return ", ".join(f"{name}={'|'.join(values)}" if values else name for name, values in own.items())

@@ -110,9 +110,17 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_candidates(incomplete: str) -> list[str]:
-    """Backends, devices, candidates of the project file, and Python files, for TAB."""
+    """Backends, devices, candidates of the project file, and Python files, for TAB; behind `:` options."""
     from subgraph.runtime import devices
+    from subgraph.runtime.candidate import stated_options
 
+    head, colon, rest = incomplete.partition(":")
+    if colon:
+        before, _, word = rest.rpartition(",")
+        begin = f"{head}:{before}," if before else f"{head}:"
+        stated = stated_options(head).items()
+        words = [f"{name}={value}" for name, values in stated for value in values or [""] if "*" not in name]
+        return [f"{begin}{option}" for option in words if option.startswith(word)]
     try:
         own = project.load().values.get("candidates", {})
     except SubcutError:
@@ -177,7 +185,8 @@ CandidateSpec = Annotated[
     option(
         "--candidate -c",
         "SPEC",
-        "The runtime in doubt: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name in subcut.toml.",
+        "The runtime in doubt: a backend with options (ort:opt=basic; `subcut backends` lists them), cmd:COMMAND, "
+        "a Python file, or a name in subcut.toml.",
         complete_candidates,
     ),
 ]

@@ -14,6 +14,7 @@ import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.precision import Precision
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line, devices
-from subgraph.runtime.backends import Capabilities, capabilities
+from subgraph.runtime.backends import Capabilities, Options, capabilities
 from subgraph.runtime.command_line import Code, contents, is_file
 from subgraph.runtime.devices import Device
 from subgraph.runtime.executors import check as check_executor
@@ -68,7 +69,24 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
 RUN = "run"  # setting that makes a table of the project file, or a SPEC, a candidate of command lines
 COMMANDS = ("convert", RUN)  # in the order in which they run
 ENVIRONMENT = ("release", "package", "python", "processor", "device")  # attributes that say where its runtime is from
+SPEC_OPTIONS: Options = {"package": (), "python": None, "arch": tuple(emulated.PROCESSORS)}  # of any backend
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
+
+
+def stated_options(head: str) -> Options:
+    """Return the options of a backend and its devices, by the name of any; empty for a name that is neither's.
+
+    >>> stated_options("mnn==3.6.1")["precision"]
+    ('normal', 'high', 'low')
+    """
+    name = head.partition("==")[0]
+    device = _device(name)
+    backend = device.spec.partition(":")[0] if device else name
+    if backend not in plugins.own_names("backends"):
+        return {}
+    known = map(devices.device, devices.names())
+    named = chain.from_iterable(one.options.items() for one in known if one.spec.partition(":")[0] == backend)
+    return {**dict(named), **capabilities(backend).options, **SPEC_OPTIONS}
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from subgraph import plugins
 from subgraph.cases.redact import ALL, LEFT_OUT, REMOVED, Redactor, environment, this_machine, variables
 from subgraph.documents import to_json
+from subgraph.runtime import devices
+from subgraph.runtime.backends import capabilities
+from subgraph.runtime.candidate import stated_options
 
 PRIVATE = Redactor(
     homes=("/home/alice",),
@@ -148,6 +152,68 @@ def test_of_options_short_numbers_and_our_own_words_leave() -> None:
 def test_of_a_candidate_the_known_settings_leave(spec: str, cleared: str) -> None:
     assert PRIVATE.spec(spec) == cleared
     assert not any(word in cleared for word in ("alice", "S3cret", "pw@"))
+
+
+@pytest.mark.parametrize("name", [*plugins.own_names("backends"), *devices.names()])
+def test_every_option_of_a_backend_or_device_leaves_with_each_value_that_it_states(name: str) -> None:
+    for option, values in stated_options(name).items():
+        if values is None:
+            continue
+        key = option.replace("session.*", "session.set_denormal_as_zero").replace("[A-Z]*", "PERFORMANCE_HINT")
+        for value in values or ("1",):
+            redacted = PRIVATE.document({"candidate": {"backend": name, "options": {key: value}}})
+            assert redacted["candidate"]["options"] == {key: value}
+            if not capabilities(name).commands and not capabilities(name).script:
+                assert PRIVATE.spec(f"{name}:{key}={value}") == f"{name}:{key}={value}"
+
+
+@pytest.mark.parametrize("name", plugins.own_names("backends"))
+def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_checks(name: str) -> None:
+    assert capabilities(name).options == getattr(plugins.load("backends", name), "OPTIONS", {})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "ort:disabled_optimizers=Pad_Fusion+QDQS8ToU8Transformer",
+        "ort:providers=CUDAExecutionProvider+CPUExecutionProvider",
+        "ort:ep=QNN,library=onnxruntime_qnn,backend_type=htp",
+        "ort:package=onnxruntime-openvino,providers=OpenVINOExecutionProvider",
+        "qnn-htp:backend_type=htp",
+        "openvino:device=GPU.1,EXECUTION_MODE_HINT=ACCURACY",
+        "web==1.24.3:ep=webgpu,layout=NCHW",
+        "web:version=1.24.3",
+        "mnn:precision=low",
+        "ncnn:vulkan=1",
+        "litert:kernels=builtin",
+        "cuda==1.30.0:use_tf32=0",
+    ],
+)
+def test_a_documented_candidate_leaves_as_it_is(spec: str) -> None:
+    assert PRIVATE.spec(spec) == spec
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/usr/lib/libx.so", "C:\\x.dll", "build.corp.example", "10.1.2.3", "box:8080", "me@box", "83749201",
+        "hf_abcdefghijklmnopqrstu", "9f86d081884c7d65", "alice-phone", "wonderland", "two words", "https://h/?t=1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("option", ["ort:session.x", "openvino:device", "web:browser", "cuda:providers"])
+def test_an_options_value_that_looks_private_stays_here(option: str, value: str) -> None:
+    assert PRIVATE.spec(f"{option}={value}").endswith(f"={REMOVED}")
+
+
+@pytest.mark.parametrize("option", ["ort:custom_ops", "ort:weights", "mnn:python"])
+def test_an_option_that_names_a_file_stays_here(option: str) -> None:
+    assert PRIVATE.spec(f"{option}=plain") == f"{option}={REMOVED}"
+
+
+def test_an_option_of_the_users_own_backend_leaves_with_a_listed_word_alone() -> None:
+    assert PRIVATE.spec("mine.py:precision=fp16,device=pixel,url=x") == (
+        f"mine.py:precision=fp16,device={REMOVED},{REMOVED}={REMOVED}"
+    )
 
 
 def test_a_kept_command_leaves_without_what_is_private() -> None:

@@ -87,6 +87,26 @@ def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> N
     assert Asked(project).feeding.seed == 3
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("mnn:prec", ["mnn:precision=normal", "mnn:precision=high", "mnn:precision=low"]),
+        ("ort:opt=basic,th", ["ort:opt=basic,threads="]),
+        ("cuda==1.30.0:use_", ["cuda==1.30.0:use_tf32="]),
+        ("mine.py:", []),
+    ],
+)
+def test_tab_behind_a_backend_offers_its_options(typed: str, offered: list[str]) -> None:
+    assert options.complete_candidates(typed) == offered
+
+
+def test_the_list_of_backends_has_the_options_that_each_states(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in subcut("backends", "--json", cwd=tmp_path).document["backends"]}
+    assert rows["mnn"]["options"]["precision"] == ["normal", "high", "low"]
+    assert rows["cuda"]["options"]["use_tf32"] == []
+    assert "precision=normal|high|low" in subcut("backends", cwd=tmp_path).out
+
+
 ADD = "g (float[a, 4] x) => (float[a, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
 ANY_SHAPE = "g (float[a, b] x) => (float[a, b] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
 

@@ -31,6 +31,8 @@ Optional names of the module:
     tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
                           `model` among the options of `load` is the file; without this function, any of any model
     missing()             what it lacks on this machine; "" if nothing
+    OPTIONS               {name: its values}, a literal: () for any value, None for one that names a file or a machine
+                          of the user's, which no bundle holds. A name may be a glob: `session.*`
     DEVICE_LACKS          {pattern: feature}: messages of its runtime about a device that lacks a feature. Such an
                           error tells nothing of the model: it ends the command, as `BackendError`
     error_text(error)     what its runtime's error says, without noise; else the error's type and text
@@ -44,12 +46,14 @@ without importing the file. A backend from elsewhere has the defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 from subgraph import plugins
+
+Options = Mapping[str, Sequence[str] | None]  # by name or glob; see OPTIONS above
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Capabilities:
         reference: options with which it gives the same values on every machine, `threads` apart; empty if it cannot.
             It then allocates what it uses and no more, and takes the options `reuse` (plan which tensors share memory)
             and `weights` (the folder of external data).
+        options: As `OPTIONS` of the module.
     """
 
     commands: tuple[str, ...] = ()
@@ -79,6 +84,7 @@ class Capabilities:
     variants: str = ""
     alone: bool = False
     reference: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
 
 @cache

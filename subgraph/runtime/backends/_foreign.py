@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import BackendError, ModelError, NotInstalled, Refused, UsageError
 from subgraph.graph import protobuf
+from subgraph.runtime.backends import Options
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Value, np_dtype
 from subgraph.version import install
@@ -57,18 +59,19 @@ def package(module: str, extra: str) -> ModuleType:
         raise BackendError(f"{name} cannot be loaded: {e}", f"{install(extra)} --force-reinstall") from e
 
 
-def check_options(backend: str, options: Mapping[str, Any], allowed: Mapping[str, Collection[str]]) -> None:
-    """`allowed`: the values of each option; an empty collection allows any value.
+def check_options(backend: str, options: Mapping[str, Any], allowed: Options) -> None:
+    """Check that a backend has these options.
 
     Raises:
         UsageError: an option or its value is not allowed.
     """
     for key, value in options.items():
-        if key not in allowed:
+        stated = [values for name, values in allowed.items() if fnmatchcase(key, name)]
+        if not stated:
             names = ", ".join(allowed)
             raise UsageError(f"{backend} has no option '{key}'", f"it has {names}" if names else "leave it out")
-        if allowed[key] and str(value) not in allowed[key]:
-            raise UsageError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(allowed[key])}")
+        if stated[0] and str(value) not in stated[0]:
+            raise UsageError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(stated[0])}")
 
 
 def threads(backend: str, options: Mapping[str, Any]) -> int:

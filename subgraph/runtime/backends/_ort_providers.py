@@ -6,7 +6,7 @@ of `runtime.devices`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -75,12 +75,12 @@ def caveat(options: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def provider_options(options: Mapping[str, Any], own: frozenset[str]) -> dict[str, str]:
+def provider_options(options: Mapping[str, Any], own: Collection[str]) -> dict[str, str]:
     """The options of the first provider: those that are neither `own`, of the backend, nor `session.KEY`."""
     return {k: str(v) for k, v in options.items() if k not in own and not k.startswith("session.")}
 
 
-def prepared(options: Mapping[str, Any], settings: Any, own: frozenset[str]) -> list[Any] | None:
+def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[Any] | None:
     """The providers for a new session, after their libraries were found; None where a plug-in was put into `settings`.
 
     Raises:
@@ -125,7 +125,7 @@ def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | N
     return ""
 
 
-def assigned(model: Path, options: Mapping[str, Any], settings: Any, own: frozenset[str]) -> list[str]:
+def assigned(model: Path, options: Mapping[str, Any], settings: Any, own: Collection[str]) -> list[str]:
     """`CUDA NAME` for each node that onnxruntime assigns to a provider: its short name, and the first tensor made.
 
     What is fused or folded ahead of that is not among them. Empty for releases that do not tell (before 1.24).

@@ -58,7 +58,7 @@ from subgraph.system import crash_name
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
-SETTINGS = ("convert", "run", "folder", "keep", "host", "inputs", "outputs")
+OPTIONS = {"convert": None, "run": None, "folder": None, "keep": None, "host": None, "inputs": (), "outputs": ()}
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
@@ -101,7 +101,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
             or 125, or wrote nothing.
         BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
     """
-    if unknown := sorted(set(options) - set(SETTINGS)):
+    if unknown := sorted(set(options) - set(OPTIONS)):
         raise UsageError(f"cmd has no setting '{unknown[0]}'", "it has run, convert, inputs and outputs")
     return _Commands(model, options)
 

@@ -18,7 +18,7 @@ TFLITE_OPERATORS = True
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64".split())
 # AUTO has XNNPACK, LiteRT's default.
 KERNELS = {"auto": "AUTO", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
-OPTIONS = {"kernels": tuple(KERNELS), "threads": ()}
+OPTIONS = {"kernels": ("auto", "builtin", "reference"), "threads": ()}
 
 
 def version() -> str:

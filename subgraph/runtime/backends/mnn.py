@@ -23,7 +23,7 @@ MULTI = True
 RELEASES = "mnn", "0"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
-OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}
+OPTIONS = {"precision": ("normal", "high", "low"), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
 # The type that MNN holds each element type in: numpy's name, MNN's name.
 HELD_TYPES = {

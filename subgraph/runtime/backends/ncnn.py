@@ -27,8 +27,14 @@ OUTPUTS = ("float32", "float16")
 INPUTS = (*OUTPUTS, "int32", "int64")
 HALF = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_storage")
 PARTS = {"winograd": "use_winograd_convolution", "sgemm": "use_sgemm_convolution", "packing": "use_packing_layout"}
-ON = ("0", "1")
-OPTIONS = {"precision": ("fp32", "fp16"), "vulkan": ON, "threads": (), **dict.fromkeys(PARTS, ON)}
+OPTIONS = {
+    "precision": ("fp32", "fp16"),
+    "vulkan": ("0", "1"),
+    "threads": (),
+    "winograd": ("0", "1"),
+    "sgemm": ("0", "1"),
+    "packing": ("0", "1"),
+}
 HINT = "-c ncnn:package=ncnn brings both, apart from all else; or pip install --no-deps ncnn pnnx"
 SECONDS = 600  # that pnnx may take
 NO_BATCH = 233  # ncnn's word for a tensor without a batch axis

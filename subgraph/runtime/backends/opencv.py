@@ -14,7 +14,7 @@ MULTI = True
 RELEASES = "opencv-python-headless", "4.10.0.84"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
-OPTIONS = {"engine": tuple(ENGINES), "threads": (), "winograd": ("0", "1"), "fusion": ("0", "1")}
+OPTIONS = {"engine": ("auto", "new", "classic"), "threads": (), "winograd": ("0", "1"), "fusion": ("0", "1")}
 
 
 def version() -> str:

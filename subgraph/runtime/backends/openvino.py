@@ -22,7 +22,7 @@ TYPES = frozenset(
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
 MODE = "EXECUTION_MODE_HINT"
 HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
-HINTS = ("f32", "f16", "bf16")
+OPTIONS = {"precision": ("f32", "f16", "bf16"), "device": (), "threads": (), "[A-Z]*": ()}
 # Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never. Its default is on,
 # with precision=f32 too.
 DYNAMIC_QUANTIZATION = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
@@ -134,9 +134,8 @@ def _config(options: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         BackendError: an option means nothing.
     """
-    allowed: dict[str, tuple[str, ...]] = {"precision": HINTS, "device": (), "threads": ()}
     properties = {k: str(v) for k, v in options.items() if k.isupper()}
-    _foreign.check_options("openvino", {k: v for k, v in options.items() if k not in properties}, allowed)
+    _foreign.check_options("openvino", options, OPTIONS)
     config = {}
     number = _foreign.threads("openvino", options)
     if number and _device(options).startswith("CPU"):

@@ -33,7 +33,19 @@ RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs wit
 PASSES = "disabled_optimizers"  # the option that turns optimiser passes off
 CPU = "CPUExecutionProvider"
 MAX_THREADS = 1024  # a typing error must not start a million
-OPTIONS = frozenset(("opt", "threads", "providers", "ep", "library", "custom_ops", "fixed", "weights", "reuse", PASSES))
+OPTIONS = {
+    "opt": ("disable", "basic", "extended", "all"),
+    "disabled_optimizers": (),
+    "threads": (),
+    "providers": (),
+    "ep": (),
+    "library": (),
+    "custom_ops": None,
+    "fixed": (),
+    "weights": None,
+    "reuse": (),
+    "session.*": (),
+}
 # Names of passes are texts in the library, among 3,000 others of this form.
 WORD = re.compile(rb"(?<=\0)[A-Za-z][A-Za-z0-9_]{5,59}(?=\0)")
 LIBRARY_BYTES = 1 << 20  # of files in its folder, those of at least this size are libraries
@@ -238,7 +250,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
                     f"ort: {key} cannot be {value}: {_message(e)}", "see onnxruntime's session keys"
                 ) from e
         elif key not in OPTIONS and _on_cpu(options):
-            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
+            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(OPTIONS)}")
     if library := options.get("custom_ops"):
         try:
             settings.register_custom_ops_library(str(library))

@@ -19,6 +19,7 @@ from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 
 SCRIPT = "file"
+OPTIONS = {"file": None, "build": None, "model": None}
 WANTED = "it returns (module, args): the module in evaluation mode, and what it was exported with"
 
 
@@ -49,7 +50,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     Raises:
         BackendError: the module cannot be made, run or exported. Refused: it has no such part.
     """
-    _foreign.check_options("torch", options, {"file": (), "build": (), "model": ()})
+    _foreign.check_options("torch", options, OPTIONS)
     whole = options.get("model")
     exported = _exported(*_module(options), str(whole or model), bool(whole))
     graph = protobuf.read(model).model.graph

@@ -12,6 +12,7 @@ from subgraph.storage.tensors import Value
 MULTI = True
 RELEASES = "tract", "0"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+OPTIONS: dict[str, Any] = {}
 TRACE = "Stack backtrace:"  # follows the message in its errors
 
 
@@ -31,7 +32,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     Raises:
         BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
     """
-    _foreign.check_options("tract", options, {})
+    _foreign.check_options("tract", options, OPTIONS)
     tract: Any = _foreign.package("tract", "tract")
     inputs, outputs = _foreign.ports("tract", model, TYPES)
     reader = tract.onnx()

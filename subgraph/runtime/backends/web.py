@@ -37,10 +37,15 @@ RELEASES = "onnxruntime-web", "1.30.0"  # the package; the release that runs whe
 PACKAGE, NEWEST = RELEASES
 OLDEST = 1, 19  # has the files that are imported here
 GPU = ("webgpu", "webgl")
-PROVIDERS = ("wasm", *GPU)
 LEVELS = {"disable": "disabled", "basic": "basic", "extended": "extended", "all": "all"}
-LAYOUTS = ("NCHW", "NHWC")
-OPTIONS = {"ep": PROVIDERS, "version": (), "browser": (), "threads": (), "opt": tuple(LEVELS), "layout": LAYOUTS}
+OPTIONS = {
+    "ep": ("wasm", "webgpu", "webgl"),
+    "version": (),
+    "browser": (),
+    "threads": (),
+    "opt": ("disable", "basic", "extended", "all"),
+    "layout": ("NCHW", "NHWC"),
+}
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 CHROMIUM = (
     *"chromium chromium-browser google-chrome google-chrome-stable microsoft-edge msedge chrome".split(),

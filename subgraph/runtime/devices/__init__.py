@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from subgraph import plugins
@@ -41,6 +42,13 @@ class Device:
     precision: str = "fp32"
     lowers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Options of its provider that its file names, as `backends.Options`: any value."""
+        typed = (word.partition("=")[0] for word in self.spec.partition(":")[2].split(","))
+        switched = chain.from_iterable(self.switches.values())
+        return dict.fromkeys(filter(None, [*typed, *self.lowers, *switched]), ())
 
     def missing(self) -> str:
         """What this machine lacks, as far as that is known; "" if nothing."""
