@@ -166,7 +166,7 @@ def name_setting(setting: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, ModelError) as e:
-        if setting and not isinstance(e, OutOfMemory):
+        if setting and setting.rpartition(" of ")[2] not in e.what and not isinstance(e, OutOfMemory):
             e.what += f" ({setting})"
             e.args = (e.what,)
             e.hint = ": ".join(filter(None, ("correct or remove that line", e.hint)))

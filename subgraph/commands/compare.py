@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from subgraph import project
+from subgraph import project, system
 from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
@@ -21,7 +22,7 @@ from subgraph.commands.resolve import Asked
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import aligned, short
+from subgraph.text import aligned, masked, short
 
 if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 FOLDER_NAME_CHARS = 60  # characters of a candidate's name in a folder's
 MAX_BODIES = 4  # that a note lists
+OF_OUTPUT = {"--json", "-q", "--quiet"}  # options of every command that a proposed one does not have
+CANDIDATE = {"--candidate", "-c"}
 SEVERITY = ("", "agree", "unresolved", "fail")
 
 
@@ -127,7 +130,7 @@ def compare(
     setups = [replace(setup, score=wanted, choice=chosen) for setup in setups]
     with asked.reference() as reference:
         found = [
-            _compare(model_path, setup, reference, of_one, asked.jobs(jobs, setup.candidate))
+            _compare(model_path, setup, reference, of_one, asked.jobs(jobs, setup.candidate), len(setups) > 1)
             for setup, of_one in zip(setups, _apart(choice, setups), strict=True)
         ]
     if len(found) == 1:
@@ -155,7 +158,31 @@ def _name(setup: Setup) -> str:
     return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
 
 
-def _compare(model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int) -> dict[str, Any]:
+def _as_bisect(spec: str) -> str:
+    """Return the command that bisects what this command compares, with the options that bisect has as well.
+
+    Args:
+        spec: The candidate, in place of several; "" for those that were typed.
+    """
+    from subgraph.commands.bisect import bisect
+
+    takes_value, words = options.flags_of(compare), iter(sys.argv[sys.argv.index("compare") + 1 :])
+    left_out = takes_value.keys() - options.flags_of(bisect).keys() | OF_OUTPUT | (CANDIDATE if spec else set())
+    line = ["subcut", "bisect"]
+    for word in words:
+        is_flag = word.startswith("-")
+        flag = word.partition("=")[0] if word.startswith("--") else word[:2]
+        given = [word]
+        if is_flag and word == flag and takes_value.get(flag):
+            given.append(next(words, ""))
+        if not is_flag or flag not in left_out:
+            line += given
+    return masked(system.join([*line, *(["-c", spec] if spec else [])]))
+
+
+def _compare(
+    model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, several: bool
+) -> dict[str, Any]:
     """The document of the comparison with one candidate, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
@@ -189,6 +216,8 @@ def _compare(model_path: Path, setup: Setup, reference: Reference, choice: Tenso
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
             command = command_line()
             found = document(trials, comparison, setup.criterion, command)
+            if found.exit_code == 1:
+                found = replace(found, next=[_as_bisect(setup.candidate.name if several else "")])
             if choice.save:
                 save_values(value_pairs(trials, chosen(trials.model, words)), free_values(choice.save))
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -62,6 +63,16 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
         return run
 
     return decorate
+
+
+def flags_of(command: Callable[..., Result]) -> dict[str, bool]:
+    """Return the flags of a command's options, `--start` and `-s`, and whether a value follows each."""
+    annotations = (parameter.annotation for parameter in inspect.signature(command).parameters.values())
+    infos = chain.from_iterable(getattr(annotation, "__metadata__", ()) for annotation in annotations)
+    declared = [info for info in infos if isinstance(info, typer.models.OptionInfo)]
+    # In `Annotated`, typer takes the first flag for the default until it builds the command.
+    flags = ((info, chain([info.default], info.param_decls or ())) for info in declared)
+    return {str(flag): info.metavar is not None for info, names in flags for flag in names}
 
 
 @functools.cache

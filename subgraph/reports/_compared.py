@@ -203,14 +203,6 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
         yield "samples", ", ".join(samples[:20]) + (f" and {len(samples) - 20} more" if len(samples) > 20 else "")
 
 
-# Options of a comparison that a bisection does not take, or of its output, and whether a word follows.
-COMPARE_ONLY = {
-    "--at": True, "--start": True, "-s": True, "--end": True, "-e": True, "--in-place": False, "--csv": True,
-    "--save": True, "--fail-fast": False, "--json": False, "-q": False,
-}  # fmt: skip
-CANDIDATE = {"--candidate": True, "-c": True}
-
-
 def _notes(document: Document, recorded: bool) -> list[str]:
     if not recorded:
         bad = document["first_bad"]
@@ -230,35 +222,13 @@ def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
     return [(why, n, list(dict.fromkeys(names[why]))) for why, n in counts.most_common()]
 
 
-def _as_bisect(command: str, spec: str) -> str:
-    """`subcut compare …` as the command that bisects the same on the same inputs, of several candidates this one; ""
-    for any other command."""
-    try:
-        typed = system.split(command)
-    except ValueError:
-        return ""
-    if typed[:2] != ["subcut", "compare"]:
-        return ""
-    several = sum(word.partition("=")[0] in CANDIDATE for word in typed) > 1
-    left_out = COMPARE_ONLY | (CANDIDATE if several else {})
-    kept, words = ["subcut", "bisect"], iter(typed[2:])
-    for word in words:
-        name, _, value = word.partition("=")
-        if name not in left_out:
-            kept.append(word)
-        elif left_out[name] and not value:
-            next(words, "")
-    return system.join([*kept, *(["-c", spec] if several else [])])
-
-
 def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
     model = system.quote(document["model"].get("path") or document["model"]["file"])
     if STATUS.get(document["exit_code"]) != "fail":
         return []
     if not recorded:
-        spec = document["candidate"]["name"]
-        command = _as_bisect(document.get("command", ""), spec) or f"subcut bisect {model} -c {system.quote(spec)}"
-        return [(command, "finds the smallest piece that goes wrong")]
+        commands = document.get("next") or [f"subcut bisect {model} -c {system.quote(document['candidate']['name'])}"]
+        return [(command, "finds the smallest piece that goes wrong") for command in commands]
     if not document.get("findings"):
         folders = (system.quote(run["folder"]) for run in document["recordings"] if run["folder"])
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))

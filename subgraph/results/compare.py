@@ -77,6 +77,7 @@ class ComparisonDocument:
         says: the outcome in a line. report: path of the HTML page, once it is written.
         score: where a score of the task judges the whole; the rows are judged by the criterion.
         ignored: outputs that are not compared. where: conditions that hold for the elements that are.
+        next: The command that bisects the same, if something disagrees.
     """
 
     schema: Literal["subcut.compare/1"] = SCHEMA
@@ -101,3 +102,4 @@ class ComparisonDocument:
     score: ScoreDocument | None = absent()
     ignored: Sequence[str] | None = absent()
     where: Sequence[str] | None = absent()
+    next: Sequence[str] | None = absent()

@@ -9,7 +9,9 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,7 +21,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import typer
 
+from subgraph import cli
+from subgraph.commands.compare import _as_bisect as as_bisect
 from subgraph.environments.emulated import PROCESSORS
 from subgraph.errors import BackendError
 from subgraph.runtime import devices
@@ -698,7 +703,7 @@ rnu = "x"
 def test_backends_lists_runtimes_and_the_projects(here: Path) -> None:
     plain = subcut("backends", cwd=here)
     assert plain.code == 0
-    assert [line.split()[0] for line in plain.out.splitlines()[:-1]] == OURS
+    assert [line.split()[0] for line in plain.out.splitlines()[:-1] if line[0] != " "] == OURS
     (here / "subcut.toml").write_text(PROJECT)
     done = subcut("backends", cwd=here)
     assert f"npu             ./run.sh {{inputs}} {{outputs}}   ({here}/subcut.toml)\n" in done.out
@@ -838,3 +843,48 @@ def test_a_comparison_on_a_device_that_lacks_a_feature_accuses_no_node(tmp_path:
     done = subcut("compare", "m.onnx", "-c", file, "--at", "*", cwd=tmp_path)
     assert done.code == BackendError.exit_code
     assert "not measurable on this device (no shader-f16)" in done.err and "wrong" not in done.out + done.err
+
+
+APP: Any = typer.main.get_command(cli.app)
+
+
+def parse(name: str, *words: str) -> dict[str, Any]:
+    """Return the parameters that a command reads from these words."""
+    context = typer.Context(APP, info_name="subcut")
+    parameters: dict[str, Any] = APP.get_command(context, name).make_context(name, list(words), parent=context).params
+    return parameters
+
+
+def compare_flags() -> list[tuple[str, bool]]:
+    """Return each flag of `compare`, and whether a value follows it."""
+    parameters = APP.get_command(typer.Context(APP, info_name="subcut"), "compare").params
+    return [(flag, not one.is_flag) for one in parameters for flag in one.opts if flag[0] == "-" and one.name != "help"]
+
+
+@pytest.mark.parametrize(("flag", "takes_value"), compare_flags())
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_the_next_command_of_a_comparison_can_be_read(
+    flag: str, takes_value: bool, is_joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [flag, "7"] if takes_value else [flag]
+    if takes_value and is_joined:
+        words = [f"{flag}=7" if flag.startswith("--") else f"{flag}7"]
+    monkeypatch.setattr(sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"])
+    _, command, *proposed = shlex.split(as_bisect(""))
+    read, given = parse(command, *proposed), parse("compare", *sys.argv[4:])
+    assert {
+        name: value for name, value in given.items() if name in read and name != "candidate"
+    }.items() <= read.items()
+    assert (read["model"], read["spec"]) == ("m.onnx", given["candidate"][-1])
+
+
+def test_a_comparison_by_order_proposes_a_bisection_that_exists(here: Path) -> None:
+    done = compare(*doubted(add="b:-9"), "--align", "all", "--json", cwd=here)
+    (proposed,) = done.document["next"]
+    assert "--align" not in proposed and parse(*shlex.split(proposed)[1:])["rtol"] == "1e-3"
+
+
+def test_of_several_candidates_each_comparison_proposes_its_own(here: Path) -> None:
+    done = compare("m.onnx", "-c", "ort", *doubted(add="b:-9"), "--json", cwd=here)
+    right, wrong = done.document["comparisons"]
+    assert "next" not in right and wrong["next"][0].count("-c ") == 1
