@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from fixtures import ROOT
+from subgraph.runtime import devices
 from tests.helpers.pages import blocks, console, run_page
 from tests.helpers.run_command import PATIENCE, in_process
 
@@ -35,6 +36,12 @@ def test_the_picture_is_there_and_small() -> None:
     assert (ROOT / link).stat().st_size < MAX_PICTURE
     with Image.open(ROOT / link) as picture:
         assert picture.size[0] >= 800
+
+
+@pytest.mark.parametrize("name", [*devices.names(), "web", "arch=aarch64"])
+def test_the_readme_names_each_device_with_its_status(name: str) -> None:
+    (row,) = (line for line in README.splitlines() if re.match(rf"\| [^|]*(?:`|:){re.escape(name)}`[^|]*\|", line))
+    assert re.search(r": (tested (on|in) |not run by us)[^|]*\|$", row)
 
 
 @pytest.mark.slow
