@@ -23,7 +23,7 @@ from typing import Any
 
 from subgraph import plugins, system
 from subgraph.runtime.backends import Options, capabilities
-from subgraph.runtime.candidate import RUN, stated_options
+from subgraph.runtime.candidate import RUN, WITH_FORMS, stated_options
 from subgraph.system import home_folder, memory, processor
 from subgraph.text import behind_colon
 from subgraph.verdict import Signature, Status
@@ -199,14 +199,19 @@ class Redactor:
 
     def spec(self, spec: str) -> str:
         """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
+        if (m := WITH_FORMS.fullmatch(spec)) and RUN in capabilities(m[1]).commands:
+            return f"{m[1]}[{self._settings(m[2], m[1])}]:{self.command(m[3])}"
         head, sep, rest = behind_colon(spec)
         if sep and RUN in capabilities(head).commands:
             return f"{head}:{self.command(rest)}"
-        settings = (word.partition("=") for word in rest.split(",") if word)
-        return self._name(head) + sep + ",".join(
+        return self._name(head) + sep + self._settings(rest, head)
+
+    def _settings(self, text: str, head: str) -> str:
+        settings = (word.partition("=") for word in text.split(",") if word)
+        return ",".join(
             f"{self._key_of_option(key, head)}={self.option(key, value, head)}" if eq else self._word(key)
             for key, eq, value in settings
-        )  # fmt: skip
+        )
 
     def _key_of_option(self, key: str, head: str) -> str:
         return key if _stated(key, head) or self._keeps(COMMAND) else REMOVED

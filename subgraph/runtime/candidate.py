@@ -70,6 +70,7 @@ RUN = "run"  # setting that makes a table of the project file, or a SPEC, a cand
 COMMANDS = ("convert", RUN)  # in the order in which they run
 ENVIRONMENT = ("release", "package", "python", "processor", "device")  # attributes that say where its runtime is from
 SPEC_OPTIONS: Options = {"package": (), "python": None, "arch": tuple(emulated.PROCESSORS)}  # of any backend
+WITH_FORMS = re.compile(r"(\w+)\[([^\]]*)\]:(.*)", re.DOTALL)  # cmd[inputs=float16:NHWC]:./run.sh
 FORMS = ("inputs", "outputs")  # of a command's tensors, as `backends.cmd` reads them
 
 
@@ -266,7 +267,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that names no table; `folder`: files are relative to it; `others`: names of tables."""
     head, _, rest = spec.partition(":")
     forms: dict[str, str] = {}
-    if m := re.fullmatch(r"(\w+)\[([^\]]*)\]:(.*)", spec, re.DOTALL):
+    if m := WITH_FORMS.fullmatch(spec):
         head, rest, forms = m[1], m[3], _options(spec, m[2], "")
     can = capabilities(head)
     if RUN in can.commands:

@@ -187,6 +187,7 @@ def test_what_is_known_of_a_backends_options_without_importing_it_is_what_it_che
         "ncnn:vulkan=1",
         "litert:kernels=builtin",
         "cuda==1.30.0:use_tf32=0",
+        "cmd[inputs=float16:NHWC,outputs=big:float32]:run.sh {model}",
     ],
 )
 def test_a_documented_candidate_leaves_as_it_is(spec: str) -> None:
