@@ -41,7 +41,7 @@ class Outcome:
     named: Sequence[str]
     path: Sequence[str]
     iteration: int | None
-    asked: str
+    why: str = ""
 
     def is_right(self, planted: bodies.Planted, first: int) -> bool:
         """Is the fault's node named alone, in its bodies, from the iteration on at which it begins?
@@ -114,14 +114,14 @@ def outcome_of(document: Mapping[str, Any]) -> Outcome:
     if len(findings) != 1:
         return Outcome([name for f in findings for name in f["nodes"]], (), None, document["outcome"])
     found, path = findings[0], list[str]()
-    asked = iteration = None
+    iteration = None
     while inner := found.get("inside"):
         if len(inner["findings"]) != 1:
             several = [name for f in inner["findings"] for name in f["nodes"]]
             return Outcome(several, (*path, inner["body"]), inner["iteration"], inner["why"] or inner["outcome"])
-        (found,), asked, iteration = inner["findings"], inner["asked"], inner["iteration"]
+        (found,), iteration = inner["findings"], inner["iteration"]
         path.append(inner["body"])
-    return Outcome(found["nodes"], path, iteration, asked or "")
+    return Outcome(found["nodes"], path, iteration)
 
 
 if __name__ == "__main__":

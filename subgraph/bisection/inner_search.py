@@ -8,13 +8,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from subgraph.bisection.inside import (
-    ALONE,
-    AS_LOOP,
     Entered,
     InnerRuns,
     can_enter,
     enter,
-    loop_of_one_fails,
     miscounted,
     trials_inside,
 )
@@ -25,7 +22,6 @@ from subgraph.results.bisect import BisectDocument, FindingDocument, InnerFindin
 from subgraph.search import FindingKind, Findings, Step
 from subgraph.text import clean
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Verdict
 
 log = logging.getLogger("subcut")
 
@@ -89,36 +85,31 @@ class InnerSearch:
             if entered is None:
                 return None
         except SubcutError as e:
-            return InsideDocument(trials.model.graph.label(node), None, None, ALONE, why=e.what)
-        found = self._search_body(entered, ALONE)
-        return found if found.is_same_fault(verdict) else self._search_as_loop(entered, verdict, found)
+            return InsideDocument(trials.model.graph.label(node), None, None, why=e.what)
+        found = self._search_body(entered)
+        return found if found.is_same_fault(verdict) else self._explain_other(entered, found)
 
-    def _search_as_loop(self, entered: Entered, verdict: Verdict, found: InsideDocument) -> InsideDocument:
-        """Search in a body that, as a standalone model, is not as wrong as its node."""
-        trials, setup = self.oracle.trials, self.options.setup
+    def _explain_other(self, entered: Entered, found: InsideDocument) -> InsideDocument:
+        """Tell why a body, as a standalone model, is not as wrong as its node."""
         try:
-            if why := miscounted(trials, setup, entered, self.runs):
-                return InsideDocument(entered.all_iterations, None, None, ALONE, why=why)
-            why = loop_of_one_fails(trials, setup, entered, self.runs)
-            again = replace(found, why=why) if why else self._search_body(entered, AS_LOOP)
+            if why := miscounted(self.oracle.trials, self.options.setup, entered, self.runs):
+                return InsideDocument(entered.all_iterations, None, None, why=why)
         except SubcutError as e:
             return replace(found, why=found.why or e.what)
-        if again.is_same_fault(verdict):
-            return again
         if not found.findings:
             return found
         refused = "the candidate refuses what is inside as a model of its own"
         return replace(entered.document, why=refused, report=found.report)
 
-    def _search_body(self, entered: Entered, asked: str) -> InsideDocument:
-        """Search in a body, which the candidate is given in the form `asked`."""
-        known = replace(entered.document, asked=asked)
+    def _search_body(self, entered: Entered) -> InsideDocument:
+        """Search in a body, which the candidate is given as a standalone model."""
+        known = entered.document
         left = self.options.limits.after(seconds=self.seconds())
         limits = replace(left, max_trials=self.runs.left, within=None)
         try:
             self.runs.require(1)
-            with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
-                log.info("inside %s, %s: %d nodes", clean(known.body), asked, len(trials.model.graph.nodes))
+            with trials_inside(self.oracle.trials, self.options.setup, entered) as (trials, setup):
+                log.info("inside %s: %d nodes", clean(known.body), len(trials.model.graph.nodes))
                 options = replace(self.options, setup=setup, limits=limits, within="", hints=dict, body=known.body)
                 inner = self.bisect(trials, options)
                 try:

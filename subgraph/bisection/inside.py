@@ -1,8 +1,8 @@
 """A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the search goes on.
 
 Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up to an iteration, fed
-as the whole is. Where the body alone agrees, or cannot be run alone, the Loop may run too often or too rarely; if it
-does not, the body is asked as a Loop of one iteration, which a control shows the candidate to run right.
+as the whole is. Where the body alone agrees, or cannot be
+run alone, the Loop may run too often or too rarely.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from subgraph.bodies.truncated import BEGIN
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import Inconclusive
 from subgraph.graph import protobuf
-from subgraph.graph.types import set_tensor
 from subgraph.results.bisect import InsideDocument
-from subgraph.storage import tensors
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.trials.session import Setup, open_trials
@@ -31,8 +29,6 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
-
-ALONE, AS_LOOP = "alone", "as a Loop of one iteration"
 
 
 @dataclass
@@ -71,8 +67,8 @@ class Entered:
     def document(self) -> InsideDocument:
         """What is known before the search in there."""
         if iterates(self.body.graph, self.body.name.node):
-            return InsideDocument(self.body.name.text, self.iteration, self.total, ALONE)
-        return InsideDocument(self.body.name.text, None, None, ALONE)
+            return InsideDocument(self.body.name.text, self.iteration, self.total)
+        return InsideDocument(self.body.name.text, None, None)
 
     @property
     def all_iterations(self) -> str:
@@ -149,7 +145,7 @@ def most_halvings(total: int) -> int:
 
 
 @contextmanager
-def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) -> Iterator[tuple[Trials, Setup]]:
+def trials_inside(trials: Trials, setup: Setup, entered: Entered) -> Iterator[tuple[Trials, Setup]]:
     """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their setup.
 
     Raises:
@@ -159,8 +155,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     inside = run_body(entered.body, trials.model.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding, choice=OutputChoice(), needs_evidence=False)
-    as_asked = replace(setup, as_loop=asked == AS_LOOP)
-    with open_trials(inside.graph, as_asked, trials.model.reference, trials.runtime.workers) as inner:
+    with open_trials(inside.graph, setup, trials.model.reference, trials.runtime.workers) as inner:
         yield inner, setup
 
 
@@ -200,29 +195,6 @@ def miscounted(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) 
     return (
         f"it stops too {'early' if ran < right else 'late'}: it runs {count(ran, 'iteration')}, the reference {right}"
     )
-
-
-def loop_of_one_fails(trials: Trials, setup: Setup, entered: Entered, runs: InnerRuns) -> str:
-    """Why the candidate cannot be asked by Loops of one iteration: it does not even copy in one; "" if it does.
-
-    Raises:
-        SubcutError: as `enter`.
-    """
-    import numpy as np
-
-    runs.require(1)
-    model = protobuf.protos().ModelProto(ir_version=entered.body.graph.model.ir_version)
-    for opset in entered.body.graph.model.opset_import:
-        model.opset_import.add(domain=opset.domain, version=opset.version)
-    model.graph.name = "control"
-    model.graph.node.add(op_type="Identity", name="copy", input=["x"], output=["y"])
-    for value in (model.graph.input.add(name="x"), model.graph.output.add(name="y")):
-        set_tensor(value.type, 1, (4,))
-    feeds = {"x": tensors.written("x", np.linspace(-1, 1, 4, dtype=np.float32), trials.model.new_folder(), "x")}
-    verdict = _asked(trials, replace(setup, as_loop=True), entered.body, model, feeds, runs, "four numbers")
-    if verdict.status is Status.AGREE:
-        return ""
-    return f"a Loop of one iteration that only copies its input fails as well: {verdict.why}"
 
 
 def _asked(

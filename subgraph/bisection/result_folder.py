@@ -86,9 +86,7 @@ def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feed
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
     region = regions.of_nodes(trials.model.graph, nodes)
-    request = CaseRequest.of_nodes(
-        trials.model.graph, nodes, feeding, freeze=trials.model.freeze, as_loop=trials.runtime.as_loop or None
-    )
+    request = CaseRequest.of_nodes(trials.model.graph, nodes, feeding, freeze=trials.model.freeze)
     return evidence.add_case(trials.model.graph, region, request, place, trials.model.reference, trials.model.values)
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from subgraph import system
-from subgraph.bodies.as_loop import save_as_loop
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
 from subgraph.cases.check import REFUSED, at_opset, check, run_checker, type_problem
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
-from subgraph.documents import absent, keyed, to_json
+from subgraph.documents import keyed, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -61,7 +60,6 @@ class CaseRequest:
     recorded: str = ""
     as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
     target_opset: int = 0
-    as_loop: bool | None = absent()  # `model.onnx` holds the nodes as the body of a Loop of one iteration
 
     @classmethod
     def of_nodes(
@@ -321,8 +319,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     problem = structure_problem(cut.model)
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
-    save = save_as_loop if request.as_loop else Cut.save
-    save(cut, work / MODEL)
+    cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import cut as caffe

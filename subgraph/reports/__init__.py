@@ -367,18 +367,18 @@ def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
     """What a search in a node's body found, from outside to inside."""
     if not found:
         return []
-    k, asked = found["iteration"], "" if found["asked"] == "alone" else f" (asked {found['asked']})"
+    k = found["iteration"]
     where = f"inside {quoted(found['body'])}"
     where += "" if k is None else f", wrong from iteration {k} of {found['iterations']} on"
     if not found_inside(found):
         agrees = found["outcome"] in ("agree", "claimed")
         alone = "what is in it agrees alone, so the node itself is wrong" if agrees else "nothing was established"
-        return [f"{where}: {quoted(found['why']) or alone}{asked}"]
+        return [f"{where}: {quoted(found['why']) or alone}"]
     why = f"; {quoted(found['why'])}" if found["why"] else ""
     lines = []
     for inner in found_inside(found):
         doubt = "unresolved, the smallest region in doubt: " if inner["kind"] == "unresolved" else ""
-        lines.append(f"{where}: {doubt}{region(inner, quoted)}{asked}{why}")
+        lines.append(f"{where}: {doubt}{region(inner, quoted)}{why}")
         lines += [f"  case {quoted(inner['case'])}"] if inner["case"] else []
         lines += insides(inner.get("inside"), quoted)
     return lines

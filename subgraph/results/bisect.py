@@ -105,7 +105,6 @@ class InsideDocument:
     Attributes:
         body: as the user names it: `loop1/body@3`.
         iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
-        asked: how the candidate was given the pieces.
         outcome: of the search in there; "" where there was none.
         report: its page. why: why nothing more is known.
     """
@@ -113,7 +112,6 @@ class InsideDocument:
     body: str
     iteration: int | None
     iterations: int | None
-    asked: str
     outcome: str = ""
     findings: Sequence[InnerFinding] = ()
     report: str | None = None

@@ -24,14 +24,12 @@ class CandidateRuntime:
         candidate: settings of the runtime.
         workers: processes that run it.
         own_model: the model file that the candidate runs (int8, fp16, ...); None if it runs the reference's file.
-        as_loop: whether each cut is wrapped in the body of a Loop that runs once.
         is_manual: whether a person runs the candidate, so that no process is ever started.
     """
 
     candidate: Candidate
     workers: Workers
     own_model: CandidateModel | None = None
-    as_loop: bool = False
     is_manual: bool = False
 
     @cached_property
@@ -47,7 +45,7 @@ class CandidateRuntime:
     @property
     def runs_plain_cuts(self) -> bool:
         """Whether the candidate is given a cut unchanged; only plain cuts can be merged into one model."""
-        return not (self.own_model or self.as_loop)
+        return not self.own_model
 
 
 class CandidateKey:

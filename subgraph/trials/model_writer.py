@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from subgraph.bodies.as_loop import save_as_loop
 from subgraph.graph.cut import Cut
 from subgraph.graph.region import Region
 from subgraph.origins import load as load_origin
@@ -35,11 +34,7 @@ class ModelWriter:
     @cached_property
     def shipped(self) -> ShippedModel | None:
         """The user's file, if it can be run as the full model."""
-        return (
-            None
-            if self.runtime.as_loop
-            else shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
-        )
+        return shipped_model(self.model.graph, self.model.whole(), self.runtime.own_model)
 
     def form_of(self, region: Region, full_model_form: Form) -> Form:
         """The form in which the candidate is given a region; `full_model_form`: that of the full model."""
@@ -76,8 +71,7 @@ class ModelWriter:
         else:
             cut = self.model.cut(region, records)
             feeds = [[sample[n] for n in cut.inputs] for sample in records]
-        save = save_as_loop if self.runtime.as_loop else Cut.save
-        save(cut, folder / "model.onnx")
+        cut.save(folder / "model.onnx")
         return cut, feeds
 
     def key(self, form: Form, region: Region, records: Feeds) -> str:
@@ -86,4 +80,4 @@ class ModelWriter:
             inputs = self.model.graph.inputs
             values = [self.model.values.digest([sample[n] for n in inputs]) for sample in records]
             return digest(__version__, self.shipped.key, *values, *self.model.choice.ignored)
-        return self.model.region_key(region, records, *["as_loop"] * self.runtime.as_loop)
+        return self.model.region_key(region, records)

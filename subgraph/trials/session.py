@@ -49,7 +49,7 @@ class Setup:
         stored: may results of earlier sessions be used?
         candidate_model: the model that the candidate runs, where it is another one: its file, or the two paired.
         tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
-        as_loop: as in `CandidateRuntime`. score: what judges the whole model in place of the criterion.
+        score: what judges the whole model in place of the criterion.
         choice: which outputs of the model are compared, and where.
         needs_evidence: as in `Judge`.
     """
@@ -62,7 +62,6 @@ class Setup:
     stored: bool = True
     candidate_model: Path | CandidateModel | None = None
     tensor_map: Path | None = None
-    as_loop: bool = False
     score: Wanted | None = None
     choice: OutputChoice = field(default_factory=OutputChoice)
     needs_evidence: bool = True
@@ -116,7 +115,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         score = None
         if setup.score:
             score = stack.enter_context(open_score(setup.score, model, model.whole().outputs, workers.memory))
-        runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other, as_loop=setup.as_loop)
+        runtime = CandidateRuntime(candidate=candidate, workers=workers, own_model=other)
         judge = Judge(
             model=model,
             runtime=runtime,

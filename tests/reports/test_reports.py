@@ -718,7 +718,7 @@ def inner(label: str, says: str, **more: Any) -> dict[str, Any]:
 
 
 def body(name: str, *findings: dict[str, Any]) -> dict[str, Any]:
-    told = {"iteration": None, "iterations": None, "asked": "alone", "outcome": "disagree", "report": None, "why": ""}
+    told = {"iteration": None, "iterations": None, "outcome": "disagree", "report": None, "why": ""}
     return {"body": name, "findings": list(findings), **told}
 
 
