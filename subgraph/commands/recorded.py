@@ -157,6 +157,7 @@ def compare_recorded(
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.recordings.run_comparison import value_pairs
+    from subgraph.reports.csv import render_compared
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
 
@@ -179,7 +180,11 @@ def compare_recorded(
     shown = to_json(evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.paths]))
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
-    csv_text = "" if not csv_file else msaccucmp.as_csv(tables[-1]) if npu else as_csv(comparison)
+    csv_text = ""
+    if csv_file and npu:
+        csv_text = msaccucmp.as_csv(tables[-1])
+    elif csv_file:
+        csv_text = render_compared(shown)
     return table.result(shown, text(comparison, advices), csv_text, csv_file)
 
 
@@ -398,33 +403,3 @@ def _left_out(run: RunSummary, head: str = "left out          ") -> list[str]:
         names = f" ({', '.join(map(clean, left.names))}{more})" if left.names else ""
         lines.append(f"{head}{left.count}: {clean(left.why)}{names}")
     return lines
-
-
-# ---------------------------------------------------------------------------------------------------- CSV
-
-METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
-PER_RUN = ("status", "signature", *METRICS, "alone", "before", "beside", "recorded_as", "file", "note")
-
-
-def as_csv(document: RecordedDocument) -> str:
-    """A line per tensor, with columns for each run."""
-    runs = document.recordings
-    columns = [f"{clean(run.name)}_" * (len(runs) > 1) + column for run in runs for column in PER_RUN]
-    head = ["index", "node", "op", "tensor", *columns, "odd_one_out", "source"]
-    rows = []
-    for row in document.rows:
-        cells = (cell for tensor in row.runs for cell in _csv_cells(tensor))
-        rows.append([row.index, row.node, row.op, row.tensor, *cells, row.odd_one_out, str(row.source or "")])
-    return table.render(head, rows)
-
-
-def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
-    """The cells of `PER_RUN`."""
-    if tensor is None:
-        return ["not seen", *[None] * (len(PER_RUN) - 1)]
-    judgement, beside = tensor.in_place, tensor.beside
-    errors = judgement.errors if judgement else {}
-    judged: list[object] = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
-    judged += [*(errors.get(name) for name in METRICS), tensor.alone.status if tensor.alone else None]
-    judged += [tensor.before, beside.status] if beside else [None, None]
-    return [*judged, tensor.recorded_as, tensor.file, tensor.why or tensor.note]

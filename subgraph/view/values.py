@@ -106,7 +106,6 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
         },
         "errors": None if given is None or large else drawn.plane_errors(reference, given)[:MAX_LISTED],
         "cells": to_json(drawn.map_cells(reference, given, shown)),
-        "maps": drawn.maps(reference, given, shown),
         "histogram": drawn.histogram(reference, given),
         "scatter": None if given is None else drawn.scatter(reference, given),
         "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),

@@ -99,7 +99,6 @@ export async function showValues(ask, anew = null, pair = 0, plane = null) {
     el("table", {}, el("tr", {}, el("td"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
     t.planes > 1 ? channels(t, k => showValues(ask, anew, pair, k)) : null,
     ...(t.cells.rows ? maps(all) : []),
-    ...t.maps.map(text => el("div", { class: "picture printed" }, picture(text))),
     ...all.flatMap(o => [several ? el("p", {}, o.source) : null, ...[o.histogram, o.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text)))]),
     ...(t.worst.length ? [el("h2", {}, `Worst elements${several ? ` of ${t.source}` : ""}`), el("table", { id: "worst" },
       el("tr", {}, ...["at", "reference", t.source, "difference"].map(word => el("th", {}, word))),
