@@ -33,7 +33,6 @@ class NamedCode:
         origin: the file that names it; "" if the user typed it.
         files: all that it is known to reach, with itself; complete: these are not too many to be looked at.
         settings: what else it depends on, as JSON.
-        unknown: lines of it that load what is not known.
     """
 
     role: str
@@ -42,7 +41,6 @@ class NamedCode:
     files: Sequence[Path] = ()
     settings: Any = None
     complete: bool = True
-    unknown: Sequence[str] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -89,9 +87,6 @@ def _extent(code: NamedCode) -> str:
     some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")
     also = f"and {count(len(further), 'file')} of code beside it ({some})" if further else "as it stands there"
     more = "" if code.complete else "; there are too many files beside it to cover them all"
-    if code.unknown:
-        loading = "; ".join(map(clean, code.unknown[:SHOWN])) + ("; …" if len(code.unknown) > SHOWN else "")
-        more += f"; not followed: {loading}"
     return f"Trust covers this {also}, not what it loads in other ways{more}"
 
 

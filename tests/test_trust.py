@@ -1,7 +1,4 @@
-"""Every field of a file that can name code: nothing of it runs without `--trust`, and it runs with it.
-
-Covers `runtime.loaded_code`.
-"""
+"""Every field of a file that can name code: nothing of it runs without `--trust`, and it runs with it."""
 
 from __future__ import annotations
 
@@ -224,14 +221,6 @@ def test_settings_of_a_case_do_not_take_effect_silently(
         ("import os\nos.system('sh tool.sh x')", "tool.sh"),
         ("import first", "last.py"),
         ("import importlib\nimportlib.import_module('helper')", "helper.py"),
-        ("exec(open('payload.txt').read())", "payload.txt"),
-        ("import sys\nsys.path.insert(0, '../lib')\nimport outside", "../lib/outside.py"),
-        (
-            "from pathlib import Path\nimport sys\nsys.path += [str(Path(__file__).parent / '..' / 'lib')]",
-            "../lib/outside.py",
-        ),
-        ("import sys\nsys.path.append('../lib')", "../lib/further.txt"),
-        ("import runpy\nrunpy.run_path('../lib/outside.py')", "../lib/further.txt"),
     ],
 )
 @pytest.mark.parametrize("key", ["criterion", "candidate"])
@@ -242,9 +231,7 @@ def test_trust_ends_where_what_it_reaches_changes(
     tmp_path /= "here"
     (tmp_path / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "../lib").mkdir()
-    (tmp_path / "../lib/outside.py").write_text("exec(open('../lib/further.txt').read())")
-    for name in ("helper.py", "last.py", "tool.sh", "payload.txt", "../lib/further.txt"):
+    for name in ("helper.py", "last.py", "tool.sh"):
         (tmp_path / name).write_text("")
     (tmp_path / "first.py").write_text("import last")
     (tmp_path / "inner/part.py").write_text("")
@@ -256,23 +243,11 @@ def test_trust_ends_where_what_it_reaches_changes(
 
     with pytest.raises(UsageError) as asked:
         trust.require(code(), False)
-    assert "files of code beside it (" in asked.value.hint and "not followed" not in asked.value.hint
+    assert "files of code beside it (" in asked.value.hint
     assert trust.require(code(), True) == trust.require(code(), False) == str(tmp_path / "run.py")
     (tmp_path / other).write_text("# edited")
     with pytest.raises(UsageError, match="would run code"):
         trust.require(code(), False)
-
-
-def test_what_cannot_be_followed_is_named_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-    lines = ["import sys, importlib", "exec(text)", "importlib.import_module(name)", "sys.path.append(folder)",
-             "eval('1 + 1')", "importlib.import_module('json')", "session.run(None, feeds)"]  # fmt: skip
-    (tmp_path / "run.py").write_text("\n".join(lines))
-    with pytest.raises(UsageError) as asked:
-        trust.require(criterion_code("run.py", "subcut.toml"), False)
-    said = ["2: exec(text)", "3: importlib.import_module(name)", "4: sys.path.append(folder)"]
-    assert asked.value.hint.endswith("not followed: " + "; ".join(f"run.py line {line}" for line in said))
 
 
 @pytest.mark.posix("access lists are not read on Windows")

@@ -377,7 +377,7 @@ def criterion_code(words: str, origin: str) -> NamedCode:
 
     files = [Path(file).resolve() for file in judge.files_of(words)]
     code = sum(map(code_of_python, files), Code())
-    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, code.complete, code.unknown)
+    return NamedCode("criterion", tuple(map(str, files)), origin, code.files, words, code.complete)
 
 
 def require_trust(code: NamedCode, trusted: bool) -> None:
@@ -390,7 +390,7 @@ def require_trust(code: NamedCode, trusted: bool) -> None:
         log.info("%s runs: %s", code.role, shown)
     if not code.complete:
         log.info(
-            "%s: not all code beside it is watched for changes, there is too much: name what counts by depends",
+            "%s: not all code beside it is watched for changes, there is too much: --fresh after a change",
             code.role,
         )
 

@@ -10,7 +10,6 @@ that file's folder, as in make or npm, from whatever folder below it subcut runs
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,6 @@ SETTINGS: dict[str, type] = {
     "multi": bool,
     "timeout": float,
     "memory_limit": str,
-    "depends": list,
     "hosts": list,
     "resources": dict,
     "executor": str,
@@ -110,7 +108,6 @@ class Candidate:
         precision, multi: None: as the backend reports.
         timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
         origin: the project file that describes it; "" if the user typed it.
-        depends: globs, whole paths: files on which its results depend and that its commands do not name.
 
     >>> from subgraph import Candidate, compare, load
     >>> one_thread = Candidate("one thread", "ort", {"threads": 1}, timeout=60.0)
@@ -126,7 +123,6 @@ class Candidate:
     timeout: float = TIMEOUT
     memory: int | None = None
     origin: str = ""
-    depends: tuple[str, ...] = ()
     release: str = ""
     sources: tuple[str, ...] = ()
     package: str = ""
@@ -205,13 +201,13 @@ class Candidate:
         settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
         code = self._code()
         role = f"candidate {clean(self.name)}"
-        return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete, code.unknown)
+        return NamedCode(role, self.commands, self.origin, code.files, settings, code.complete)
 
     def identity(self, version: str) -> dict[str, Any]:
         """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
 
-        `files`: what its commands name, by word; `code`: these, the code beside them (`command_line`), and what
-        `depends` names; `installed`: the packages of the Python interpreters among these.
+        `files`: what its commands name, by word; `code`: these and the code beside them (`command_line`);
+        `installed`: the packages of the Python interpreters among these.
 
         Without name, origin, precision, multi, and where it runs, which change no result.
         """
@@ -234,12 +230,11 @@ class Candidate:
         }
 
     def _code(self) -> Code:
-        """The files of code that its commands reach, and those that `depends` names."""
-        code = Code(tuple(file for pattern in self.depends for file in _matching(pattern)))
+        """The files of code that its commands reach."""
         if self.runs_commands:
             folder = str(self.options.get("folder", ""))
-            return sum((command_line.code_of_command(command, folder) for command in self.commands), code)
-        return code + command_line.code_of_python(Path(self.script)) if self.script else code
+            return sum((command_line.code_of_command(command, folder) for command in self.commands), Code())
+        return command_line.code_of_python(Path(self.script)) if self.script else Code()
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
@@ -444,32 +439,10 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
         timeout=float(table.get("timeout", TIMEOUT)),
         memory=parse_memory(table["memory_limit"]) if "memory_limit" in table else None,
         origin=str(file),
-        depends=_depends(where, table.get("depends", []), file.parent),
         executor=check_executor(table.get("executor", "")),
         resources=parse_resources(where, table.get("resources", {})),
         hosts=parse_hosts(where, table, COMMANDS),
     )
-
-
-def _depends(where: str, globs: Any, folder: Path) -> tuple[str, ...]:
-    """Globs as whole paths.
-
-    Raises:
-        UsageError: they are not texts, or one fits no file.
-    """
-    if not all(isinstance(pattern, str) for pattern in globs):
-        raise UsageError(f"{where}: 'depends' must be {KIND_WORDS[list]}, not {globs!r}")
-    patterns = {pattern: str(Path(glob.escape(str(folder)), pattern)) for pattern in globs}
-    if missing := [pattern for pattern, path in patterns.items() if not _matching(path)]:
-        raise UsageError(f"{where}: depends: no file fits '{clean(missing[0])}'", "globs are relative to that file")
-    return tuple(patterns.values())
-
-
-def _matching(pattern: str) -> list[Path]:
-    """The files that a glob fits, and those in folders that it fits, sorted."""
-    paths = [Path(path) for path in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - `Path.glob` takes no whole path
-    inside = (path.rglob("*") if path.is_dir() else [path] for path in paths)
-    return sorted({file for files in inside for file in files if file.is_file()})
 
 
 def _check(where: str, table: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """A command line: its words, the placeholders that are filled in, and the code that it reaches. Nothing is run.
 
 What a command line reaches is known only in part: the files and programs that it names, and all code below the folders
-of its scripts and below the folder that it runs in. What else its answers depend on is named by `depends` in the
-project file, or noticed when an answer is repeated.
+of its scripts and below the folder that it runs in. What else its answers depend on is noticed when an answer is
+repeated.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from subgraph import system
 from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
-from subgraph.runtime.loaded_code import loads
 from subgraph.text import nearest
 
 PLACES = {
@@ -76,18 +75,13 @@ def words_and_values(command: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Code:
-    """Files of code, sorted; `complete`: there were not too many; `unknown`: lines that load what is not known."""
+    """Files of code, sorted; `complete`: there were not too many."""
 
     files: tuple[Path, ...] = ()
     complete: bool = True
-    unknown: tuple[str, ...] = ()
 
     def __add__(self, other: Code) -> Code:
-        return Code(
-            tuple(sorted({*self.files, *other.files})),
-            self.complete and other.complete,
-            tuple(dict.fromkeys((*self.unknown, *other.unknown))),
-        )
+        return Code(tuple(sorted({*self.files, *other.files})), self.complete and other.complete)
 
 
 def code_of_command(command: str, folder: str = "") -> Code:
@@ -102,27 +96,12 @@ def code_of_command(command: str, folder: str = "") -> Code:
     programs = (shutil.which(word) for word in _TOKEN.findall(command) if "/" not in word)
     folders = [base] if folder or _MODULE.search(command) else []
     below = code_below([*folders, *(path.parent for path in named if _is_script(path))])
-    return _with_loaded(Code((*named, *(Path(program).absolute() for program in programs if program))) + below)
+    return Code((*named, *(Path(program).absolute() for program in programs if program))) + below
 
 
 def code_of_python(file: Path) -> Code:
     """A Python file, and the code below its folder."""
-    return _with_loaded(Code((file.absolute(),)) + code_below([file.absolute().parent]))
-
-
-def _with_loaded(code: Code) -> Code:
-    """The code, with what its Python files load other than by imports, and these in turn."""
-    waiting, seen = list(code.files), set(code.files)
-    while waiting and len(seen) <= 2 * MAX_FILES:
-        file = waiting.pop()
-        if file.suffix != ".py":
-            continue
-        places, unknown = loads(file)
-        found = Code(tuple(filter(is_file, places)), unknown=unknown) + code_below(p for p in places if p.is_dir())
-        code += found
-        waiting += [file for file in found.files if file not in seen]
-        seen |= set(found.files)
-    return replace(code, complete=code.complete and not waiting)
+    return Code((file.absolute(),)) + code_below([file.absolute().parent])
 
 
 def code_below(folders: Iterable[Path]) -> Code:

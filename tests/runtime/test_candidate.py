@@ -254,9 +254,6 @@ def test_the_form_of_a_commands_tensors_is_declared(home: Path) -> None:
         ('npu = {run = "a", precision = 16}', "'precision' must be a text, not 16"),
         ('npu = {run = "a {modle}"}', "run has no place {modle}"),
         ('npu = {run = "a", convert = "b {inputs}"}', "convert has no place {inputs}"),
-        ('npu = {run = "a", depends = "src"}', "'depends' must be a list of texts, not 'src'"),
-        ('npu = {run = "a", depends = [3]}', "'depends' must be a list of texts, not [3]"),
-        ('npu = {run = "a", depends = ["src/*.c"]}', "depends: no file fits 'src/*.c'"),
         ('npu = {runn = "a"}', "has an unknown key 'runn'"),
         ('npu = {spec = "npu"}', "no candidate 'npu'"),
         ('npu = {spec = "orrt"}', "no candidate 'orrt'"),
@@ -485,20 +482,6 @@ def test_libraries_of_the_interpreter_are_not_the_users(monkeypatch: pytest.Monk
     """Windows has its extension modules beside `Lib`."""
     monkeypatch.setattr(sys, "base_prefix", "/python")
     assert not command_line.is_users(str(Path("/python/DLLs/_bz2.pyd"))) and command_line.is_users("/mine/_bz2.pyd")
-
-
-def test_the_identity_covers_what_a_table_depends_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("src/deep/a.c", "data/b.bin", "other.c"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text("1")
-    settings = toml('[candidates.npu]\nspec = "ort"\ndepends = ["src/**/*.c", "data"]\n')
-    monkeypatch.chdir(home / "src")
-    found = parse("npu", settings)
-    assert edited(found, home / "src/deep/a.c") and edited(found, home / "data/b.bin")
-    assert not edited(found, home / "other.c")
-    before = found.identity("")
-    (home / "data/c.bin").write_text("")
-    assert found.identity("") != before
 
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000, "{model}", "/", "~"])
