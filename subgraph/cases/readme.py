@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from subgraph.cases.case import CaseOutcome
-from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE, CANDIDATE_FILES, REPRO
+from subgraph.cases.layout import CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
@@ -16,34 +16,17 @@ from subgraph.text import clean, count, shorten
 
 README, ENVIRONMENT = "README.txt", "environment.json"
 NAME_WIDTH = 28  # of the column with file names
-MAX_CASES = 12  # that are named one by one
-CASE_KINDS = {
-    "culprit": "the smallest piece that goes wrong",
-    "culprit-agrees": "its nearest neighbour that is right",
-    "flaky": "a piece that goes wrong only at times",
-    "in-doubt": "a piece about which nothing is certain",
-    "interval": "between the last right and the first wrong tensor that was recorded",
-}
+MAX_CASES = 12  # that are named
 FILE_KINDS = {
     "model.onnx": "the piece as a model of its own",
     "model.tflite": "the same in TensorFlow Lite's own format",
+    "model.prototxt": "the same in Caffe's own form, with model.caffemodel",
     "inputs/": "what is to be fed: .npy, and .bin without a header",
     "outputs/": "what is right for these inputs: the reference's values",
-    "model.prototxt": "the same in Caffe's own form",
-    "model.caffemodel": "its weights",
     "candidate/": "what came instead",
-    "TODO.txt": "what was to be run on a device",
-    "from_device/": "what was brought back from the device",
-    "dump_data/": "the reference's values of all tensors in the piece",
-    "manifest.json": "tensors with type, shape and file; nodes; versions",
     "repro.py": "runs the model and compares; needs onnxruntime and numpy",
-    "run.json": "the bisection, for programs",
-    "sweep.json": "the sweep, for programs",
-    "report.html": "the bisection, for people",
-    "report.md": "the same, for a bug tracker",
+    "report.html": "the bisection, for people; run.json is it for programs",
     f"{CANDIDATE_FILES}/": "the candidate's own scripts; read them before you run them",
-    ENVIRONMENT: "the machine that packed this",
-    BUNDLE_LIST: "sizes and SHA-256 of all files",
 }
 
 # What runs the model alone: to install, and its name; of ONNX, and of TensorFlow Lite.
@@ -123,20 +106,17 @@ def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
 
 
 def _files(data: ReadmeData) -> Iterator[str]:
-    tops, own = _tops((*data.files, README, ENVIRONMENT, BUNDLE_LIST)), _own_files(data)
-    cases = [name for name in data.cases if name]
-    for name in cases[:MAX_CASES]:
-        yield f"  {name + '/':<{NAME_WIDTH}} {_case_kind(name)}"
-    if len(cases) > MAX_CASES:
-        yield f"  … and {len(cases) - MAX_CASES} more"
-    if data.first:
-        yield "  in each of them"
-    for name, what in FILE_KINDS.items():
-        if data.first and name in own and name != "manifest.json":
-            yield f"    {name:<{NAME_WIDTH - 2}} {what}"
-    for name, what in FILE_KINDS.items():
-        if name in tops and not (data.first and name == "manifest.json"):
-            yield f"  {name:<{NAME_WIDTH}} {what}"
+    """List the files of the most telling case and of the bundle that a stranger opens; then the other cases."""
+    own = _own_files(data)
+    place = f"{data.first}/" if data.first else ""
+    known = {f"{place}{name}": what for name, what in FILE_KINDS.items() if name in own}
+    known |= {name: what for name, what in FILE_KINDS.items() if name in _tops(data.files)}
+    for name, what in known.items():
+        yield f"  {name:<{NAME_WIDTH}} {what}"
+    others = [name for name in data.cases if name != data.first]
+    if others:
+        more = f" and {len(others) - MAX_CASES} more" if len(others) > MAX_CASES else ""
+        yield f"  further cases: {', '.join(map(clean, others[:MAX_CASES]))}{more}"
 
 
 def _own_files(data: ReadmeData) -> set[str]:
@@ -148,11 +128,6 @@ def _own_files(data: ReadmeData) -> set[str]:
 def _tops(files: Iterable[str]) -> set[str]:
     """The first part of each path, with a slash where it is a folder."""
     return {"".join(file.partition("/")[:2]) for file in files}
-
-
-def _case_kind(name: str) -> str:
-    kind, _, number = name.rpartition("-")
-    return CASE_KINDS.get(name) or (CASE_KINDS.get(kind, "a case") if number.isdigit() else "a case")
 
 
 def _run_alone(data: ReadmeData) -> Iterator[str]:
