@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
@@ -45,6 +45,7 @@ from subgraph.verdict import Judgement, Status, gravity
 
 log = logging.getLogger("subcut")
 
+MAX_ORDERS = 16  # ways to lay out a node's tensors that are tried where values confirm none
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
 AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 
@@ -182,7 +183,7 @@ class _Judging:
     recorded: Sequence[str]
     precision: Precision
     choice: Choice
-    _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
+    _saved: dict[tuple[str, int, Alignment | None], Record] = field(default_factory=dict)
 
     def in_place(self, name: str) -> TensorRow:
         """The row of a tensor of which only `in_place` was judged; of several samples the worst."""
@@ -263,24 +264,59 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, wrong: Sequence[TensorRow]) -> dict[str, TensorRow]:
-        """Wrong rows with the isolated judgement."""
-        return {row.match.tensor: replace(row, alone=self._alone(row.match.tensor)) for row in wrong}
+        """Wrong rows with the isolated judgement. What a later node agrees with settles earlier orders of axes, too."""
+        rows = {row.match.tensor: row for row in wrong}
+        unordered = [n for n in rows if self._orders(n)]
+        alone = {n: self._ordered(n) for n in rows}
+        alone |= {n: self._ordered(n) for n in reversed(rows) if any(map(self._orders, (n, *self._entering(n))))}
+        rows |= {n: self.in_place(n) for n in unordered}
+        return {n: replace(row, alone=alone[n]) for n, row in rows.items()}
+
+    def _ordered(self, name: str) -> Judgement | None:
+        """`_alone`, with the axes in the order in which the node, run on what was recorded before it, agrees.
+
+        None where none agrees and the order of what enters is not known.
+        """
+        names = [n for n in (name, *self._entering(name)) if self._orders(n)]
+        found: list[tuple[tuple[Alignment, ...], Judgement | None]] = []
+        for ways in islice(product(*map(self._orders, names)), MAX_ORDERS):
+            self._lay_out(dict(zip(names, ways, strict=True)))
+            found.append((ways, self._alone(name)))
+        right = [ways for ways, judged in found if judged and judged.status is Status.AGREE]
+        ways, judged = next(((w, j) for w, j in found if w in right), found[0])
+        known = {n for n, kept in zip(names, zip(*right, strict=True), strict=False) if len(set(kept)) == 1}
+        self._lay_out(dict(zip(names, ways, strict=True)), known)
+        return judged if right or not set(names) - {name} else None
+
+    def _entering(self, name: str) -> tuple[str, ...]:
+        """What the isolated judgement of a tensor starts at."""
+        region = self._above(name, [m for m in self.matched if name in m.matches])
+        return region.inputs if region else ()
+
+    def _orders(self, name: str) -> tuple[Alignment, ...]:
+        """The alignments that a recorded tensor may have, the present one first; none where it is known."""
+        match = next((m.matches[name] for m in self.matched if name in m.matches), None)
+        return (match.alignment, *match.orders) if match and match.alignment and match.orders else ()
+
+    def _lay_out(self, ways: Mapping[str, Alignment], known: Collection[str] = ()) -> None:
+        """Read tensors in these alignments; of those in `known` no other one is possible."""
+        for k, sample in enumerate(self.matched):
+            turned = {n: _turned(sample.matches[n], way) for n, way in ways.items() if n in sample.matches}
+            turned |= {n: replace(turned[n], orders=()) for n in turned.keys() & known}
+            self.matched[k] = replace(sample, matches={**sample.matches, **turned}) if turned else sample
 
     def _alone(self, name: str) -> Judgement | None:
         """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it.
 
-        Where it is not certain which tensor was recorded, or in which order of axes, the best that it may be.
+        Where it is not certain which tensor was recorded, the best of those that it may be.
         """
         samples = [m for m in self.matched if name in m.matches]
         alike = dict.fromkeys((name, *(n for m in samples for n in m.matches[name].alternatives)))
-        ways = dict.fromkeys(way for m in samples for way in m.matches[name].ways)
-        judgements = [self._isolated_as(samples, name, other, way) for other, way in product(alike, ways)]
+        judgements = [self._isolated_as(samples, name, other) for other in alike]
         return min((j for j in judgements if j), key=gravity, default=None)
 
-    def _isolated_as(
-        self, samples: Sequence[MatchedSample], name: str, meant: str, way: Alignment | None
-    ) -> Judgement | None:
-        """What was matched to one tensor, judged as another one, in this alignment."""
+    def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
+        """What was matched to one tensor, judged as another one."""
         judge, region = self.judge, self._above(meant, samples)
         if region is None:
             return None
@@ -294,7 +330,7 @@ class _Judging:
             log.debug("%s isolated: %s", meant, e.what)
             return None
         judgements = [
-            self._judge_isolated(replace(m.matches[name], alignment=way), meant, m.k, region, feeds[m.k], outputs[m.k])
+            self._judge_isolated(m.matches[name], meant, m.k, region, feeds[m.k], outputs[m.k])
             for m in samples
             if meant in outputs[m.k]
         ]
@@ -325,7 +361,7 @@ class _Judging:
         return self._judge(meant, reference, value, k, noise.of(meant))
 
     def _save(self, name: str, sample: MatchedSample) -> Record:
-        key = name, sample.k
+        key = name, sample.k, sample.matches[name].alignment
         if key not in self._saved:
             self._saved[key] = sample.save(name, self._folder, f"x{len(self._saved)}")
         return self._saved[key]
@@ -335,6 +371,12 @@ class _Judging:
         return numbered_folder(self.judge.model.scratch, "recorded")
 
 
+def _turned(match: TensorMatch, way: Alignment) -> TensorMatch:
+    """The match in one of its alignments."""
+    ways = (match.alignment, *match.orders)
+    return replace(match, alignment=way, orders=tuple(w for w in ways if w and w != way)) if way in ways else match
+
+
 def _is_certain(match: TensorMatch | None) -> bool:
     """Is it certain which value the device had there?"""
-    return match is not None and match.is_certain and match.entry.dtype not in ("string", "")
+    return match is not None and not match.alternatives and match.entry.dtype not in ("string", "")

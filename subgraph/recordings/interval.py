@@ -99,7 +99,7 @@ def _interval(
 
 def _is_certain(row: TensorRow | None) -> bool:
     """Is it certain which value the device had there?"""
-    return row is not None and (row.agreeing or (row.failing and row.match.is_certain))
+    return row is not None and (row.agreeing or (row.failing and not row.match.alternatives))
 
 
 def _adds_error(row: TensorRow) -> bool:

@@ -66,7 +66,9 @@ class _Following:
         matched = self.matched
         self.judge, self.k, self.graph = matched.judge, matched.k, matched.judge.model.graph
         self._fit = Fit(self.judge, self.k, matched.channels_last, matched.channels_last)
-        self.matches = {name: match for name, match in matched.matches.items() if match.is_certain}
+        self.matches = {
+            name: match for name, match in matched.matches.items() if not (match.alternatives or match.orders)
+        }
         left = [one for one in matched.left_out if one.reason != Reason.UNREADABLE and not one.entry.note]
         if any(one.reason == Reason.UNMATCHED for one in left):
             self.pool = {

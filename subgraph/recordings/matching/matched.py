@@ -88,16 +88,6 @@ class TensorMatch:
     remark: str = ""
 
     @property
-    def is_certain(self) -> bool:
-        """Whether it is known which tensor the entry holds, and in which order of axes."""
-        return not (self.alternatives or self.orders)
-
-    @property
-    def ways(self) -> tuple[Alignment | None, ...]:
-        """The alignments that the entry may have, the likeliest first."""
-        return self.alignment, *self.orders
-
-    @property
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
         notes = [self._name_note] if self._name_note else []
