@@ -16,11 +16,12 @@ from typing import Any
 from subgraph.children import Answering, python
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.system import crash_name, memory
+from subgraph.system import crash_name, free_memory
 
 SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
-MEMORY_SHARE = 0.5  # of the machine's memory
+MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
+MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
 CHILD = Path(__file__).with_name("onnx_child.py")
 
 
@@ -38,6 +39,7 @@ class OnnxProcess:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._child: Answering | None = None
+        self._bound = MEMORY
 
     def infer_shapes(
         self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False, check_types: bool = False
@@ -103,7 +105,7 @@ class OnnxProcess:
             self._ask("check", model.SerializeToString())
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
-        child = self._child = self._child or self._start()
+        child = self._child = self._child or self._start(len(data))
         seconds = SECONDS + len(data) // BYTES_PER_SECOND
         child.process.allow(seconds)
         reply = child.ask({"call": call, **options}, data)
@@ -114,11 +116,12 @@ class OnnxProcess:
             raise OnnxError(error)
         return reply[1]
 
-    def _start(self) -> Answering:
+    def _start(self, size: int) -> Answering:
         spec = importlib.util.find_spec("onnx")
         folder = Path(spec.origin).parent if spec and spec.origin else Path()
         try:
-            return Answering(python("-I", "-S", CHILD, folder), memory=memory(MEMORY_SHARE))
+            self._bound = min(MEMORY + MEMORY_PER_BYTE * size, free_memory())
+            return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
         except OSError as e:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 
@@ -131,7 +134,8 @@ class OnnxProcess:
             "check_file": "checker",
             "function": "operator functions",
         }[call]
-        what = f"onnx's {task} failed on {self.path.name}: {how}, at its limit of time or memory, or by a crash"
+        limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
+        what = f"onnx's {task} failed on {self.path.name}: {how}, {limit}, or by a crash"
         return ModelError(what, "is the model damaged, or made to do harm?")
 
     def __enter__(self) -> OnnxProcess:

@@ -9,7 +9,7 @@ takes too much time or memory, as for a sound of 10⁹ samples, the types are th
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +22,9 @@ from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import type_text
 from subgraph.graph.opsets import STANDARD, canonical_domain, imported, newest_opsets, opset_of, schema
 from subgraph.graph.walk import all_nodes, assign, functions_of, operator
+from subgraph.text import clean
+
+log = logging.getLogger("subcut")
 
 # Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`) but onnx has not, or
 # only in later opsets: onnxruntime's optimizer and old exporters write them.
@@ -184,9 +187,11 @@ def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf
     inferred, certain = _infer(onnx, model, track=False)
     errors = certain
     if opset_of(model, 0) >= FIRST_TRACKED_OPSET:
-        with contextlib.suppress(ModelError):
+        try:
             inferred, errors = _infer(onnx, model, track=True)
             errors = certain | errors
+        except ModelError as e:
+            log.warning("%s; types that depend on values are as declared", clean(e.what))
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 

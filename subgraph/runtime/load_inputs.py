@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ EMPTY = InputOrigin(OriginKind.EMPTY, "empty")
 BARS, MIN_LENGTH = 60, 16  # bars that are drawn, along axes that are at least so long
 MAX_SHOWN = 8  # numbers of an input
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
+TEXT_BYTES = 128  # of memory that a random text takes
+PIECE = 1 << 20  # elements that are drawn at a time
 
 
 def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin]]:
@@ -156,7 +158,7 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[
         return None, EMPTY
     shape = _shape(spec, sizes)
     dtype = np_dtype(spec.dtype)
-    size = math.prod(shape) * dtype.itemsize
+    size = math.prod(shape) * (TEXT_BYTES if spec.dtype == "string" else dtype.itemsize)
     if size > MAX_RANDOM:
         raise InputError(
             f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
@@ -172,38 +174,53 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator, dra
     import numpy as np
 
     dtype = np_dtype(spec.dtype)
+
+    def draw_integers(low: int, high: int) -> Array:
+        return _draw_in_pieces(lambda size: rng.integers(low, high, size), shape, dtype)
+
     if spec.dtype == "string":
         return np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(shape), "words"
     if spec.dtype == "bool":
-        return rng.integers(0, 2, shape).astype(bool), "booleans"
+        return draw_integers(0, 2), "booleans"
     if spec.dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
     if "float" in spec.dtype:
         name = draw if draw == "normal" else DRAWS[draw]
-        return _draw_floats(shape, rng, draw).astype(dtype, copy=False), name
+        if draw == "bars":
+            return _draw_bars(shape, rng).astype(dtype, copy=False), name
+        return _draw_in_pieces(lambda size: _draw_floats(size, rng, draw), shape, dtype), name
     if spec.high is not None:
-        return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
+        return draw_integers(0, spec.high), f"integers below {spec.high} ({spec.why})"
     bits = dtypes.bits_of(spec.dtype)
     if bits <= 8:  # pixels and quantized values
         low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
-        return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
-    return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
+        return draw_integers(low, low + (1 << bits)), "integers of the whole range"
+    return draw_integers(0, 2), "integers 0 or 1"
 
 
-def _draw_floats(shape: tuple[int, ...], rng: np.random.Generator, draw: str) -> Array:
-    """Floats that are drawn in one of the ways of `DRAWS`."""
+def _draw_in_pieces(draw: Callable[[int], Array], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Draw an array a piece at a time: numbers of 64 bits take eight times the memory of those of 8 bits."""
+    import numpy as np
+
+    array = np.empty(math.prod(shape), dtype)
+    for begin in range(0, array.size, PIECE):
+        piece = array[begin : begin + PIECE]
+        piece[:] = draw(piece.size).astype(dtype, copy=False)
+    return array.reshape(shape)
+
+
+def _draw_floats(size: int, rng: np.random.Generator, draw: str) -> Array:
+    """Floats that are drawn in one of the ways of `DRAWS`, each apart from the others."""
     import numpy as np
 
     match draw:
-        case "bars":
-            return _draw_bars(shape, rng)
         case "unit":
-            return rng.random(shape, np.float32)
+            return rng.random(size, np.float32)
         case "pixels":
-            return 255 * rng.random(shape, np.float32)
+            return 255 * rng.random(size, np.float32)
         case "small":
-            return np.float32(0.1) * rng.standard_normal(shape, np.float32)
-    return rng.standard_normal(shape, np.float32)
+            return np.float32(0.1) * rng.standard_normal(size, np.float32)
+    return rng.standard_normal(size, np.float32)
 
 
 def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:

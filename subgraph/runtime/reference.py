@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins
-from subgraph.errors import BackendError, ModelError, UsageError, WorkerDied
+from subgraph.errors import BackendError, ModelError, OutOfMemory, UsageError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
@@ -23,7 +23,7 @@ from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
-from subgraph.runtime.stretches.model import StretchedModel
+from subgraph.runtime.stretches.model import StretchedModel, lacks_memory
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 from subgraph.system import cores, free_memory
@@ -113,7 +113,8 @@ class Reference:
         self.exceeded = False
         self.deadline = Deadline()
         self._restart = restart
-        self._start = partial(Worker, backend, timeout=timeout, memory=memory or limit, python=python)
+        most = memory or limit or (None if self.fixed else free_memory())
+        self._start = partial(Worker, backend, timeout=timeout, memory=most, python=python)
         self.python = python
         self._worker = self._started()
         self._lock = threading.RLock()
@@ -125,7 +126,7 @@ class Reference:
         bounded = None
         if self.fixed:
             free = free_memory()  # a damaged size in a model must not take the machine down
-            bounded = min(self.limit + STACKS, free) if self.limit else free
+            bounded = self._bound = min(self.limit + STACKS, free) if self.limit else free
         worker = self._start(bounded=bounded)
         worker.deadline = self.deadline
         return worker
@@ -133,6 +134,21 @@ class Reference:
     def share(self, deadline: Deadline) -> None:
         """Take this deadline from now on."""
         self.deadline = self._worker.deadline = deadline
+
+    @contextmanager
+    def _within_memory(self) -> Iterator[None]:
+        """
+        Raises:
+            OutOfMemory: The process met its limit in the block.
+        """
+        try:
+            yield
+        except ModelError as e:
+            if not (self.fixed and lacks_memory(e)):
+                raise
+            what = f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it may use"
+            hint = "is the model damaged? else give smaller inputs (--shape, -i), or free some memory"
+            raise OutOfMemory(f"{what}: {e.what}", hint) from e
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
@@ -186,7 +202,8 @@ class Reference:
             if may_restart and not self._worker.alive:
                 self._worker.close()
                 self._worker, self._held = self._started(), None
-            self._worker.load(key, model, options)
+            with self._within_memory():
+                self._worker.load(key, model, options)
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
         """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
@@ -198,8 +215,11 @@ class Reference:
         """
         try:
             with self._lock:
-                stretched = self._stretched.get(key)
-                run = (stretched.run if stretched else partial(self._worker.run, key))(into, outputs, feeds)
+                if stretched := self._stretched.get(key):
+                    run = stretched.run(into, outputs, feeds)
+                else:
+                    with self._within_memory():
+                        run = self._worker.run(key, into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise

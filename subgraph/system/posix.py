@@ -45,6 +45,12 @@ CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
 WATCH = 0.1  # seconds between two checks of a limit that the system does not hold
 SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
+GROUPS = Path("/sys/fs/cgroup")
+# Of versions 2 and 1 of control groups: limit, use, and the key of `memory.stat` of what can be dropped.
+GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
 MOST_BESIDE_A_SOCKET = 60  # bytes
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -465,6 +471,18 @@ def memory(share: float) -> int:
     return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * share)
 
 
+def _group_memory() -> float:
+    """Return the bytes that the control group of this process, as of a container, leaves it; infinity without one."""
+    free = math.inf
+    for most, used, kept in GROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            limit, taken = (int((GROUPS / name).read_text(encoding="ascii")) for name in (most, used))
+            lines = (GROUPS / used).with_name("memory.stat").read_text(encoding="ascii").splitlines()
+            cached = sum(int(line.split()[1]) for line in lines if line.startswith(f"{kept} "))
+            free = min(free, max(limit - taken + cached, 0))
+    return free
+
+
 def free_memory() -> int:
     """Bytes that one process may use where the user gives no limit."""
     try:
@@ -474,7 +492,7 @@ def free_memory() -> int:
         import psutil
 
         free = psutil.virtual_memory().available
-    return int(free * MEMORY_SHARE)
+    return int(min(free, _group_memory()) * MEMORY_SHARE)
 
 
 def cores() -> int:

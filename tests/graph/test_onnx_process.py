@@ -83,7 +83,8 @@ def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.posix("wine takes the limit of a job and does not hold it")
 def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_process, "MEMORY_SHARE", 1e-9)
+    monkeypatch.setattr(onnx_process, "MEMORY", 1 << 20)
+    monkeypatch.setattr(onnx_process, "MEMORY_PER_BYTE", 0)
     with pytest.raises(ModelError, match=r"m.onnx: .*at its limit of time or memory"):
         model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
         model.graph.initializer.add(name="w", data_type=TensorProto.INT8, dims=[1 << 26], raw_data=bytes(1 << 26))

@@ -21,7 +21,7 @@ from subgraph.children import Answering
 from subgraph.editing import draft
 from subgraph.errors import SubcutError
 from subgraph.graph import cut, onnx_process, protobuf, shape_inference
-from subgraph.graph.onnx_process import MEMORY_SHARE, OnnxProcess
+from subgraph.graph.onnx_process import MEMORY, OnnxProcess
 from subgraph.runtime import reference, worker_pool
 from subgraph.runtime.deadline import Deadline
 from subgraph.runtime.inputs import Sample
@@ -73,14 +73,14 @@ class LentOnnxProcess(OnnxProcess):
 
     @property
     def _own(self) -> bool:
-        return onnx_process.MEMORY_SHARE != MEMORY_SHARE
+        return onnx_process.MEMORY != MEMORY
 
     def check(self, model: protobuf.ModelProto | Path) -> None:
         """As `OnnxProcess.check`."""
         super().check(model.absolute() if isinstance(model, Path) else model)
 
-    def _start(self) -> Answering:
-        return _onnx.pop() if _onnx and not self._own else super()._start()
+    def _start(self, size: int) -> Answering:
+        return _onnx.pop() if _onnx and not self._own else super()._start(size)
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:

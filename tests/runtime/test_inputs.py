@@ -5,6 +5,7 @@ Covers `runtime.inputs` and `runtime.load_inputs`.
 
 from __future__ import annotations
 
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from PIL import Image
 
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
-from subgraph.runtime import inputs
-from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime import inputs, load_inputs
+from subgraph.runtime.inputs import Feeding, ImageOptions, InputSpec
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage import tensors
 from tests.helpers import text_models
@@ -710,3 +711,19 @@ def test_odd_file_names_are_sorted_too(tmp_path: Path, model: Callable[..., Grap
     found = list(samples(model("float[2] x"), folder))
     assert sorted(found) == sorted(names)
     assert found.index("a1b3") < found.index("a1b22")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int4", "float16", "int64"])
+def test_an_input_is_drawn_in_pieces_within_its_own_size(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers do not depend on the pieces."""
+    spec = InputSpec("x", "tensor", dtype, [1 << 20], None, "")
+    monkeypatch.setattr(load_inputs, "PIECE", 1 << 20)
+    whole, _ = load_inputs._random(spec, {}, 0, "")
+    monkeypatch.setattr(load_inputs, "PIECE", 1 << 12)
+    tracemalloc.start()
+    array, _ = load_inputs._random(spec, {}, 0, "")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(array, np.ndarray) and isinstance(whole, np.ndarray)
+    assert array.tobytes() == whole.tobytes()
+    assert peak < array.nbytes + (1 << 17)

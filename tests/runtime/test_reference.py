@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.errors import BackendError, ModelError, OutOfMemory, WorkerDied
 from subgraph.runtime.reference import Reference
+from tests.helpers import text_models
 
 pytestmark = pytest.mark.usefixtures("own_workers")
 
@@ -48,3 +49,18 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
         with pytest.raises(ModelError, match="the reference lost the model") as lost:
             reference.run("before", tmp_path, {}, [])
         assert not isinstance(lost.value, BackendError)
+
+
+def test_a_model_that_needs_more_memory_than_is_free_is_told_with_the_limit(tmp_path: Path) -> None:
+    text = "g () => (float[n] y) { s = Constant<value = int64[1] {17592186044416}>() y = ConstantOfShape(s) }"
+    text_models.load(tmp_path, text)
+    with Reference() as reference:
+        reference.load("large", tmp_path / "model.onnx")
+        with pytest.raises(OutOfMemory, match=r"more than the [0-9.]+ GiB"):
+            reference.run("large", tmp_path, {"y": "y"}, [])
+
+
+def test_a_reference_without_fixed_options_is_bounded_as_well(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subgraph.runtime.reference.free_memory", lambda: 5 << 30)
+    with Reference(backend) as reference:
+        assert reference._worker.memory == 5 << 30

@@ -235,3 +235,22 @@ def test_what_belongs_to_another_user_is_not_private(tmp_path: Path, monkeypatch
     else:
         monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     assert not system.is_private(tmp_path / "place")
+
+
+@pytest.mark.posix("Windows has jobs, not control groups")
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_within_that_of_the_container(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "memory" if version == 1 else tmp_path
+    names = ("max", "current", "inactive_file")
+    if version == 1:
+        names = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+    folder.mkdir(exist_ok=True)
+    (folder / f"memory.{names[0]}").write_text(f"{100 << 20}\n")
+    (folder / f"memory.{names[1]}").write_text(f"{60 << 20}\n")
+    (folder / "memory.stat").write_text(f"anon 5\n{names[2]} {10 << 20}\n")
+    monkeypatch.setattr("subgraph.system.posix.GROUPS", tmp_path)
+    assert 40 << 20 < system.free_memory() <= 50 << 20
+    (folder / f"memory.{names[0]}").write_text("max\n")
+    assert system.free_memory() > 50 << 20

@@ -17,12 +17,11 @@ from subgraph.errors import ModelError, OutputError, UsageError
 from subgraph.origins.converted import converted
 from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNNAMED, UNWRITTEN
 from subgraph.storage.digest import file_digest
-from subgraph.system import memory
+from subgraph.system import free_memory
 from subgraph.text import clean
 from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
-MEMORY_SHARE = 0.5  # of the machine's memory, for the child
 SECONDS, PROCESSOR_SECONDS = 900, 600
 
 
@@ -54,7 +53,7 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
     folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-    limits: dict[str, Any] = {"memory": memory(MEMORY_SHARE), "seconds": PROCESSOR_SECONDS}
+    limits: dict[str, Any] = {"memory": free_memory(), "seconds": PROCESSOR_SECONDS}
     try:
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:

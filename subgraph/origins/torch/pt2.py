@@ -19,14 +19,13 @@ from subgraph import trust as trusted
 from subgraph.errors import BackendError, ModelError
 from subgraph.origins.converted import converted
 from subgraph.storage.digest import file_digest
-from subgraph.system import memory
+from subgraph.system import free_memory
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
 log = logging.getLogger("subcut")
 
 NEEDS = ("torch", "onnxscript")
-MEMORY_SHARE = 0.8  # of the machine's memory, for the export
 SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")  # a line that names an error, as Python ends its traces
 EXPORT_TIMEOUT = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
@@ -64,7 +63,7 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     """
     hint = f"run it yourself to see more: {system.join(command)}"
     try:
-        done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=memory(MEMORY_SHARE))
+        done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
     except subprocess.TimeoutExpired as e:
         raise ModelError(f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint) from e
     done.require_space()

@@ -166,7 +166,7 @@ class StretchedModel:
             try:
                 return self._run_stretch(nodes, folder, state, end)
             except (ModelError, BackendError) as e:
-                if not _is_for_memory(e):
+                if not lacks_memory(e):
                     raise
                 if end == start + 1:
                     raise self._too_large(nodes, start, live, e) from e
@@ -256,8 +256,8 @@ class _Nodes:
         return live
 
 
-def _is_for_memory(e: ModelError | BackendError) -> bool:
-    """Did the process lack memory? The system may have killed it for that, too."""
+def lacks_memory(e: ModelError | BackendError) -> bool:
+    """Return whether the process lacked memory; the system may have killed it for that, too."""
     if isinstance(e, WorkerDied):
         return "memory" in e.process or e.process.get("signal") == KILLED or bool(NO_MEMORY.search(e.what))
     return isinstance(e, OutOfMemory) or bool(NO_MEMORY.search(e.what))
