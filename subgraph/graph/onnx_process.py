@@ -22,6 +22,7 @@ SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
 MEMORY = 1 << 30  # bytes that the process may allocate, within what is free, and
 MEMORY_PER_BYTE = 64  # of the model more; measured: 80,000 nodes, 3 MB, take 135 MB
+COPIES = 4  # of a model's bytes that onnx holds at once
 CHILD = Path(__file__).with_name("onnx_child.py")
 
 
@@ -105,6 +106,9 @@ class OnnxProcess:
             self._ask("check", model.SerializeToString())
 
     def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
+        if self._child and self._bound < COPIES * len(data):  # it was started for a smaller model
+            self._child.end()
+            self._child = None
         child = self._child = self._child or self._start(len(data))
         seconds = SECONDS + len(data) // BYTES_PER_SECOND
         child.process.allow(seconds)
