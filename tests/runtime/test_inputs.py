@@ -21,7 +21,7 @@ from PIL import Image
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs, load_inputs
-from subgraph.runtime.inputs import Feeding, ImageOptions, InputSpec
+from subgraph.runtime.inputs import Feeding, ImageOptions, InputSpec, Sample
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage import tensors
 from tests.helpers import text_models
@@ -718,10 +718,11 @@ def test_an_input_is_drawn_in_pieces_within_its_own_size(dtype: str, monkeypatch
     """The numbers do not depend on the pieces."""
     spec = InputSpec("x", "tensor", dtype, [1 << 20], None, "")
     monkeypatch.setattr(load_inputs, "PIECE", 1 << 20)
-    whole, _ = load_inputs._random(spec, {}, 0, "")
+    sample = Sample("", [], [spec], ["x"], 0)
+    whole, _ = load_inputs._random(spec, {}, sample)
     monkeypatch.setattr(load_inputs, "PIECE", 1 << 12)
     tracemalloc.start()
-    array, _ = load_inputs._random(spec, {}, 0, "")
+    array, _ = load_inputs._random(spec, {}, sample)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(array, np.ndarray) and isinstance(whole, np.ndarray)
