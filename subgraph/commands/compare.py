@@ -166,7 +166,9 @@ def _as_bisect(spec: str) -> str:
     """
     from subgraph.commands.bisect import bisect
 
-    takes_value, words = options.flags_of(compare), iter(sys.argv[sys.argv.index("compare") + 1 :])
+    takes_value = options.flags_of(compare)
+    typed = sys.argv[sys.argv.index("compare") + 1 :] if "compare" in sys.argv else []
+    words = iter(typed)
     left_out = takes_value.keys() - options.flags_of(bisect).keys() | OF_OUTPUT | (CANDIDATE if spec else set())
     line = ["subcut", "bisect"]
     for word in words:

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures import passes_wrong
 from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets, without
-from subgraph.errors import BackendError
+from subgraph.errors import UsageError
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import ort
 from subgraph.runtime.inputs import Feeding
@@ -116,7 +116,7 @@ def test_without_a_pass_onnxruntime_computes_the_same_of_another_graph(tmp_path:
 
 
 def test_a_name_that_is_no_pass_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="no optimiser pass 'EliminateIdentitty'") as error:
+    with pytest.raises(UsageError, match="no optimiser pass 'EliminateIdentitty'") as error:
         ort.load(text_models.load(tmp_path, NET).path, {"disabled_optimizers": "EliminateIdentitty"})
     assert "EliminateIdentity" in error.value.hint
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
+from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import web
 from subgraph.runtime.worker import Worker
@@ -119,7 +119,7 @@ def test_what_cannot_be_had_is_told(worker: Worker, tmp_path: Path) -> None:
         ({"version": "1.2.0"}, "1.19"),
         ({"browser": str(tmp_path / "none")}, "cannot be started"),
     ):
-        with pytest.raises(BackendError, match=words):
+        with pytest.raises((BackendError, UsageError), match=words):
             worker.load("m", relu, options)
 
 

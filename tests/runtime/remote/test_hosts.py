@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
 
-from subgraph.errors import BackendError, Unreachable, UsageError
+from subgraph.errors import Unreachable, UsageError
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.remote.hosts import Hosts, parse_hosts, parse_resources
 from subgraph.runtime.run_result import Job, RunResult
@@ -76,7 +76,7 @@ def test_only_what_takes_too_long_on_two_hosts_takes_too_long(board: Path) -> No
 
 
 def test_without_a_host_the_command_is_not_run(board: Path) -> None:
-    with pytest.raises(BackendError, match=r"names \{host\}"):
+    with pytest.raises(UsageError, match=r"names \{host\}"):
         run_on(board)
 
 
