@@ -120,7 +120,8 @@ class Blame:
 
     def attributes(self) -> list[str]:
         """`ceil_mode=1 of 'pool'`: attributes, without each of which the candidate is right about what is left."""
-        if self.trials.model.shared_tensors is not None:  # one side runs the module that the model was exported from
+        # One side runs the module that the model was exported from, or each side runs a model of its own.
+        if self.trials.model.shared_tensors is not None or self.trials.runtime.own_model:
             return []
         own = self.trials.model.reference
         with Reference(own.backend, own.options, restart=True, python=own.python) as reference:
@@ -266,7 +267,7 @@ class Blame:
             found = list(self._candidates(prover, passes, switches, history, asked))
             rewriter = Rewriter(prover, self.trials, self.region, work, place)
             try:
-                found += rewriter.cures()
+                found += [] if self.trials.runtime.own_model else rewriter.cures()
             except SubcutError as e:
                 self.notes.append(f"the region was not rewritten: {e.what}")
             self.runs += prover.runs + rewriter.tried

@@ -18,12 +18,14 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.replay import candidate_of_case, unpacked_folder
 from subgraph.commands.resolve import Asked
 from subgraph.errors import OutOfTime, UsageError
+from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.blame.blame import ReleasesAsked
     from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.candidate_model import CandidateModel
 
 SEARCH_SHARE = 0.5  # of the time; what explains the fault has the remaining one
 
@@ -81,7 +83,8 @@ def blame(
     chosen = _candidate(asked, candidate)
     if releases:
         releases.check(chosen.backend)
-    setup = Setup(chosen, asked.feeding, asked.output, criterion, stored=asked.stored)
+    own_model = _own_model(asked, model_path)
+    setup = Setup(chosen, asked.feeding, asked.output, criterion, stored=asked.stored, candidate_model=own_model)
     settings = Settings(max_time=limit and SEARCH_SHARE * limit)
     with (
         asked.reference() as reference,
@@ -104,6 +107,17 @@ def _candidate(asked: Asked, spec: str | None) -> Candidate:
     if not spec and asked.model and Path(asked.model).is_dir():
         return candidate_of_case(asked, find_case(Path(asked.model)), spec)
     return asked.candidate(spec, asked.model_path)
+
+
+def _own_model(asked: Asked, model_path: Path) -> CandidateModel | None:
+    """The candidate's own model, if a case is named in which it ran another one than the reference."""
+    from subgraph.cases.find_case import find_case
+    from subgraph.cases.layout import CANDIDATE
+    from subgraph.trials.candidate_model import of_case
+
+    if not asked.model or not Path(asked.model).is_dir():
+        return None
+    return of_case(load(model_path).prepare(), find_case(Path(asked.model)).place / CANDIDATE)
 
 
 def _releases(
@@ -153,7 +167,9 @@ def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
     from subgraph.runtime.deadline import if_time
 
     trials = bisection.oracle.trials
-    setup = replace(bisection.options.setup, criterion=bisection.result.criterion)  # that found the fault
+    trials = replace(trials, judge=trials.judge.without_evidence())  # the fault showed that the outputs tell something
+    setup = bisection.options.setup
+    setup = replace(setup, criterion=bisection.result.criterion, needs_evidence=False)  # that found the fault
     finding = next((f for f in bisection.result.findings if f.indices), None)
     region = regions.of_nodes(trials.model.graph, finding.indices) if finding else trials.model.whole()
     blame = Blame(trials, region, setup)

@@ -82,7 +82,8 @@ def bisect_loop(
         walked = trace(given, reference, scratch / "model" / "model.onnx", scratch)
         first = {record.name: record for record in walked.feeds(0, walked.states[0])}
         fed = Feeding(setup.feeding.inputs, records=(first,), origins=("step 0",))
-        trials = stack.enter_context(open_trials(graph, replace(setup, feeding=fed), reference, workers))
+        of_first = replace(setup, feeding=fed, needs_evidence=False)
+        trials = stack.enter_context(open_trials(graph, of_first, reference, workers))
         search = LoopSearch(walked, setup, workers, trials)
         document = search.run()
         log.info("%s", text(document).split("\n")[0])

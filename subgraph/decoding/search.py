@@ -23,6 +23,7 @@ from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
 from subgraph.comparison.judge import judge
+from subgraph.comparison.null_test import explain_mute
 from subgraph.decoding.rounding import error_of_rounding, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow
 from subgraph.documents import to_json
@@ -38,12 +39,13 @@ from subgraph.text import clean, count
 from subgraph.trials.doubt import may_be_approximate
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status
+from subgraph.verdict import Status, explain_silence
 from subgraph.version import __version__
 
 log = logging.getLogger("subcut")
 
 MAX_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
+MAX_EVIDENCE = 16  # steps whose outputs are compared with each other
 MAX_STATES = 32  # steps at which large states are compared
 SMALL_STATES = 16 << 20  # bytes; they are compared at each step
 MAX_TOLD = 20  # steps that are shown though nothing happens there
@@ -78,8 +80,9 @@ class LoopSearch:
         seen, wrong = self._all_steps()
         document = self._document(seen)
         if wrong is None:
-            outcome = LoopOutcome.UNRESOLVED if self.why else LoopOutcome.AGREE
-            document = replace(document, outcome=outcome, why=self.why)
+            why = self.why or self._explain_mute_steps()
+            outcome = LoopOutcome.UNRESOLVED if why else LoopOutcome.AGREE
+            document = replace(document, outcome=outcome, why=why)
         else:
             try:
                 document = self._narrowed(document, wrong)
@@ -101,6 +104,17 @@ class LoopSearch:
                 if may_be_approximate(trials):
                     return k
         return None
+
+    def _explain_mute_steps(self) -> str:
+        """Why the steps tell nothing about the candidate: no output differs from step to step; "" if one does."""
+        results, mute = self.walked.results[:MAX_EVIDENCE], dict[str, str]()
+        for name in results[0] if results else ():
+            values = [step[name].value() for step in results]
+            for k, value in enumerate(values):
+                if not (why := explain_mute(value, value, values[:k] + values[k + 1 :])):
+                    return ""
+                mute[name] = why
+        return explain_silence(mute) if mute else ""
 
     def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
         walked, identity = self.walked, self.first.model.reference.identity()
@@ -309,7 +323,7 @@ class LoopSearch:
     @contextmanager
     def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
         """Trials on step k, fed with the reference's state, for this block; and their setup."""
-        setup = replace(self.setup, feeding=self.feeding(k))
+        setup = replace(self.setup, feeding=self.feeding(k), needs_evidence=False)
         with open_trials(self.walked.decoder.graph, setup, self.first.model.reference, self.workers) as trials:
             yield trials, setup
 

@@ -122,3 +122,15 @@ def test_a_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here
     done = subcut(words[0], *command, *words[1:], cwd=here)
     assert done.code == 0
     assert done.document["looked_at"]["disturbance"] == pytest.approx(0.001, rel=0.01)
+
+
+def test_blame_of_a_case_with_another_model_asks_that_model(here: Path) -> None:
+    text = "g (float[4, 4] x) => (float[4, 4] y) { [a] a = Mul(x, w) [b] b = Abs(a) [c] y = Sqrt(b) }"
+    for file, factor in (("m.onnx", 1), ("theirs.onnx", 2)):
+        model = text_models.model(text, w=np.array([factor], np.float32))
+        (here / file).write_bytes(model.SerializeToString())
+    np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
+    found = subcut("bisect", "m.onnx", "--candidate-model", "theirs.onnx", "-i", "x.npy", "--json", cwd=here)
+    assert [finding["nodes"] for finding in found.document["findings"]] == [["a"]]
+    blamed = subcut("blame", found.document["findings"][0]["case"], "--json", cwd=here)
+    assert (blamed.code, blamed.document["region"]) == (1, ["a"])
