@@ -262,7 +262,7 @@ def _document(asked: Asked, planner: Planner, found: Found | None, began: float)
         notes=_notes(planner, found),
         command=command_line(),
     )
-    problem = f"{'wrong' if planner.is_wrong else 'unresolved'}: {planner.problem}" if planner.problem else ""
+    problem = f"{'wrong' if planner.is_wrong else 'inconclusive'}: {planner.problem}" if planner.problem else ""
     return replace(document, says=problem or _says(document))
 
 
