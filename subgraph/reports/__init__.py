@@ -222,7 +222,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if only_rounds and any(f["kind"] != "accumulated" for f in findings) and document["whole"]["status"] == "fail":
         return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
-    masked = "outputs agree, the inside does not: " if is_known and document["whole"]["status"] != "fail" else ""
+    is_hidden = document["whole"]["status"] == "agree" or document["whole"].get("mute")
+    masked = "outputs agree, the inside does not: " if is_known and is_hidden else ""
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
     if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})
@@ -348,7 +349,7 @@ def span(step: Document, quoted: Quoted = str) -> str:
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
-    lines = [*insides(finding.get("inside"), quoted), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
+    lines = [*insides(finding.get("inside"), quoted, finding["signature"]), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
     lines += [explained(share)] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
@@ -363,8 +364,8 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     return [*lines, *_certificate(finding, quoted), *([quoted(finding["why"])] if incomplete else [])]
 
 
-def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
-    """What a search in a node's body found, from outside to inside."""
+def insides(found: Document | None, quoted: Quoted = str, signature: str | None = None) -> list[str]:
+    """What a search in a node's body found, from outside to inside. `signature`: how the node itself fails."""
     if not found:
         return []
     k = found["iteration"]
@@ -373,6 +374,8 @@ def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
     if not found_inside(found):
         agrees = found["outcome"] in ("agree", "claimed")
         alone = "what is in it agrees alone, so the node itself is wrong" if agrees else "nothing was established"
+        if agrees and signature == "refused":
+            alone = "the body that runs is accepted alone; the runtime refuses the node with all of its bodies"
         return [f"{where}: {quoted(found['why']) or alone}"]
     why = f"; {quoted(found['why'])}" if found["why"] else ""
     lines = []
@@ -380,7 +383,7 @@ def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
         doubt = "unresolved, the smallest region in doubt: " if inner["kind"] == "unresolved" else ""
         lines.append(f"{where}: {doubt}{region(inner, quoted)}{why}")
         lines += [f"  case {quoted(inner['case'])}"] if inner["case"] else []
-        lines += insides(inner.get("inside"), quoted)
+        lines += insides(inner.get("inside"), quoted, inner["signature"])
     return lines
 
 

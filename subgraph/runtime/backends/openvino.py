@@ -26,6 +26,7 @@ OPTIONS = {"precision": ("f32", "f16", "bf16"), "device": (), "threads": (), "[A
 # Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never. Its default is on,
 # with precision=f32 too.
 DYNAMIC_QUANTIZATION = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+MAX_MESSAGE = 1200  # characters: it lists each operator that is not converted, with a reason
 TELEMETRY = "openvino.tools.ovc"
 
 
@@ -203,4 +204,4 @@ def _array(tensor: Any) -> Any:
 def error_text(error: Exception) -> str:
     """OpenVINO's message without the places in its sources."""
     lines = (line.strip() for line in str(error).splitlines())
-    return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:400]
+    return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:MAX_MESSAGE]
