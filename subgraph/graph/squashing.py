@@ -1,6 +1,6 @@
 """Outputs that a squashing operator computes: saturated values hide the errors of what enters it.
 
-Found are Softmax, Sigmoid and the like, and an Exp of the same functions in single operators.
+Found are Softmax, Sigmoid and the like, and the Exp in the quotient of the same functions in single operators.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from subgraph.graph.graph import Graph
 
-SQUASHING = frozenset("Exp HardSigmoid LogSoftmax Sigmoid Softmax Tanh".split())
+SQUASHING = frozenset("HardSigmoid LogSoftmax Sigmoid Softmax Tanh".split())
 # Operators that move values, and those of a softmax or sigmoid in single operators.
 MOVING = frozenset("Cast Concat Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
 ARITHMETIC = frozenset("Add Div Log Mul Neg Reciprocal ReduceMax ReduceSum Sub".split())
@@ -19,23 +19,24 @@ MAX_DEPTH = 6  # nodes between an output and the squashing operator
 def find_squashed(graph: Graph, outputs: Iterable[str]) -> list[str]:
     """Return the tensors that enter the squashing operators nearest to the outputs, in topological order."""
     found: dict[str, int] = {}
-    stack = [(name, 0) for name in outputs]
+    stack = [(name, 0, False) for name in outputs]
     seen = set()
     while stack:
-        tensor, depth = stack.pop()
+        tensor, depth, is_quotient = stack.pop()
         node = graph.maker.get(tensor)
         if node is None or tensor in seen or depth > MAX_DEPTH:
             continue
         seen.add(tensor)
         operator = graph.ops[node]
-        if operator in SQUASHING:
+        if operator in SQUASHING or (operator == "Exp" and is_quotient):
             entering = graph.reads[node][0]
             if operator == "Exp":
                 entering = _skip_shift(graph, entering)
             if entering in graph.maker:
                 found[entering] = graph.maker[entering]
         elif operator in MOVING | ARITHMETIC:
-            stack += [(name, depth + 1) for name in graph.reads[node]]
+            is_quotient = is_quotient or operator in ("Div", "Reciprocal")
+            stack += [(name, depth + 1, is_quotient) for name in graph.reads[node]]
     return sorted(found, key=lambda name: graph.rank[found[name]])
 
 

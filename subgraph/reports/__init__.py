@@ -349,7 +349,11 @@ def span(step: Document, quoted: Quoted = str) -> str:
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
-    lines = [*insides(finding.get("inside"), quoted, finding["signature"]), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
+    lines = [
+        *insides(finding.get("inside"), quoted, finding["signature"]),
+        *map(quoted, finding.get("blame", ())),
+        *origins(finding, quoted),
+    ]
     lines += [explained(share)] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":

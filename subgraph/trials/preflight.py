@@ -7,8 +7,9 @@ output of every model, so a search would blame each node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from subgraph.errors import BackendError, Refused
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage import tensors
+from subgraph.storage.digest import digest
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.tensors import Value
 from subgraph.text import clean
@@ -85,18 +87,30 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         result: What the candidate returned for it.
     """
     verdict = trials.judge.verdict(region, result)
+    breach = ""
     if verdict.status is Status.FAIL:
-        _require_right_probe(trials, region, verdict)
+        find = partial(_find_wrong_probe, trials, region, verdict)
+        breach = _remember(trials, "probe", find)
     elif verdict.status is Status.AGREE and trials.runtime.candidate.script and not trials.runtime.own_model:
-        _require_new_answers(trials, region)
+        find = partial(_find_kept_answer, trials, region)
+        breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
+    if breach:
+        raise BackendError(f"candidate {clean(trials.runtime.candidate.name)}{breach}", _hint(trials, breach))
 
 
-def _require_new_answers(trials: Trials, region: Region) -> None:
-    """Raise BackendError if another input, in the same session, gives the outputs of the first one."""
+def _remember(trials: Trials, about: str, find: Callable[[], str]) -> str:
+    """Return what was found of this candidate in an earlier session, or find it now."""
+    key = digest("contract/1", trials.processes.candidate_key.text, _probe_type(trials), about)
+    document, _ = trials.model.store.memo(key, lambda _: {"breach": find()})
+    return str(document["breach"])
+
+
+def _find_kept_answer(trials: Trials, region: Region) -> str:
+    """Return a clause if another input, in the same session, gives the outputs of the first one; else ""."""
     model = trials.model
     others = model.other_outputs(0)
     if not others:
-        return
+        return ""
     sample = {**model.values.records[0]}
     records = [sample, others[0], sample]
     with model.temporary_folder() as folder:
@@ -105,37 +119,32 @@ def _require_new_answers(trials: Trials, region: Region) -> None:
         job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=trials.runtime.candidate.options)
         result = trials.runtime.workers.run(job)
     if result.failure:
-        return
+        return ""
     made = str(into.resolve())
     first, other, again = ({name: r.within(made).value() for name, r in of.items()} for of in result.tensors)
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
-    name = clean(trials.runtime.candidate.name)
     if keeps_answer(expected, right, other):
-        raise BackendError(f"candidate {name} returns its first outputs again for another input", RETURN)
+        return " returns its first outputs again for another input"
     if any(isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n)) for n in arrays):
-        what = f"candidate {name} is flaky: fed with the same input again, after another one, it gives other outputs"
-        raise BackendError(what, RETURN)
+        return " is flaky: fed with the same input again, after another one, it gives other outputs"
+    return ""
 
 
-def _require_right_probe(trials: Trials, region: Region, verdict: Verdict) -> None:
-    """Raise BackendError if the probe is wrong as well, in each of its outputs."""
+def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> str:
+    """Return a clause if the probe is wrong as well, in each of its outputs; else ""."""
     dtype = _probe_type(trials)
     probe = next((body for body in PROBES[:2] if any((result := _run_probe(trials, body, dtype)).tensors)), "")
-    name = clean(trials.runtime.candidate.name)
     if not probe:  # the code is for one model alone
         wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-        if wrong and wrong.wrong_input:
-            raise BackendError(f"candidate {name}: {wrong.wrong_input}", "feed the inputs as the model declares them")
-        return
+        return f": {wrong.wrong_input}" if wrong and wrong.wrong_input else ""
     if result.later:
-        what = f"candidate {name} is flaky: one Relu gives other values from run to run"
-        raise BackendError(what, RETURN)
+        return " is flaky: one Relu gives other values from run to run"
     inputs = _probe_inputs(dtype)
     given = {of: record.value() for of, record in result.tensors[0].items()}
-    if breach := _find_breach(probe, inputs, given):
-        shown = "one Relu and one Add show" if probe == PROBES[0] else "one Relu shows"
-        raise BackendError(f"candidate {name}: {breach}, as {shown}", _hint(trials, breach))
+    breach = _find_breach(probe, inputs, given)
+    shown = "one Relu and one Add show" if probe == PROBES[0] else "one Relu shows"
+    return f": {breach}, as {shown}" if breach else ""
 
 
 def _find_breach(probe: str, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:

@@ -22,6 +22,7 @@ from tests.helpers import text_models
         ("h = Relu(x) a = Neg(h) b = Exp(a) c = Add(b, one) y = Div(one, c)", ["h"]),
         ("h = Softmax(x) y = MatMul(h, w)", []),
         ("y = Relu(x)", []),
+        ("h = Relu(x) a = Exp(h) y = Add(a, h)", []),
         ("y = Softmax(x)", []),  # the model's input needs no look
         ("h = Neg(x) a = Tanh(h) b = Abs(x) c = Sigmoid(b) y = Concat<axis=0>(a, c)", ["h", "b"]),
     ],
