@@ -93,10 +93,14 @@ class Group(HelpGroup):
         _avoid_pydantic(self.get_params(ctx))
         for word in args:
             if not is_text(word):
-                raise UsageError(f"'{word}' is not UTF-8", "rename it; neither ONNX nor JSON can hold such a name")
+                raise UsageError(
+                    f"'{word}' is not UTF-8",
+                    "rename it; neither ONNX nor JSON can hold such a name",
+                    code="name.not-utf8",
+                )
         match [word for word in args if word not in FLAGS]:
             case [first, second, *_] if second in COMMANDS and not {first, first[:1]} & {*COMMANDS, "-", "help"}:
-                raise UsageError("the command comes first", f"subcut {second} {first}")
+                raise UsageError("the command comes first", f"subcut {second} {first}", code="usage.command-first")
         return super().parse_args(ctx, arrange(args, set(COMMANDS)))
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -274,7 +278,8 @@ def main() -> None:
             handler.close_bar()
     if outcome == INTERRUPTED:
         hint = RESUME_HINT if _goes_on(words) else ""
-        outcome = _report({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
+        error: ErrorDocument = {"kind": "Interrupted", "code": "run.interrupted", "what": "interrupted", "hint": hint}
+        outcome = _report(error, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 
 
@@ -308,18 +313,38 @@ def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]
     if isinstance(e, SubcutError):
         return e.to_json(), e.exit_code
     if isinstance(e, typer.TyperException):
-        return {"kind": "UsageError", "what": e.format_message(), "hint": _usage(e)}, e.exit_code
+        return {
+            "kind": "UsageError",
+            "code": "usage.command-line",
+            "what": e.format_message(),
+            "hint": _usage(e),
+        }, e.exit_code
     if isinstance(e, MemoryError):
-        return {"kind": "MemoryError", "what": "out of memory", "hint": ""}, OutOfMemory.exit_code
+        return {
+            "kind": "MemoryError",
+            "code": "memory.exceeded",
+            "what": "out of memory",
+            "hint": "",
+        }, OutOfMemory.exit_code
     if verbose:
         import traceback
 
         traceback.print_exc()
     if isinstance(e, OSError):
         what = f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}"
-        return {"kind": "OSError", "what": what, "hint": "-v shows where"}, OutputError.exit_code
+        return {
+            "kind": "OSError",
+            "code": "internal.os-error",
+            "what": what,
+            "hint": "-v shows where",
+        }, OutputError.exit_code
     what = f"subcut itself failed: {type(e).__name__}: {e}"
-    return {"kind": "InternalError", "what": what, "hint": "please report it, with -v"}, INTERNAL
+    return {
+        "kind": "InternalError",
+        "code": "internal.failure",
+        "what": what,
+        "hint": "please report it, with -v",
+    }, INTERNAL
 
 
 def _usage(e: typer.TyperException) -> str:
@@ -331,13 +356,14 @@ def _usage(e: typer.TyperException) -> str:
 
 
 def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
-    """Print an error: one line, and one for what to do next; or return its document."""
+    """Print an error: one line, and one for what to do next; or return its document. `-v` adds the error's code."""
     if as_json:
         return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
+    name = f" [{error['code']}]" if error["code"] and log.isEnabledFor(logging.DEBUG) else ""
     hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
     if sys.stderr is not None:  # closed: `2>&-`
         with contextlib.suppress(OSError):  # the other end of the pipe is closed
-            line = f"error: {clean(error['what'])}{hint}"
+            line = f"error: {clean(error['what'])}{clean(name)}{hint}"
             print(colored(line, sys.stderr), file=sys.stderr, flush=True)
     return code
 
@@ -350,7 +376,11 @@ def _show(result: Result, as_json: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as e:
         what = f"cannot write to standard output: {e.strerror}"
-        _report({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)
+        _report(
+            {"kind": "OutputError", "code": "output.unwritable", "what": what, "hint": ""},
+            OutputError.exit_code,
+            as_json=False,
+        )
         return OutputError.exit_code
     return result.exit_code
 

@@ -32,6 +32,7 @@ class ErrorDocument(TypedDict):
     """An error as JSON. `signature` and `process` as of `WorkerDied`."""
 
     kind: str
+    code: str
     what: str
     hint: str
     signature: NotRequired[str]
@@ -41,24 +42,28 @@ class ErrorDocument(TypedDict):
 class SubcutError(Exception):
     """What happened (`what`, one line naming the place) and what to do about it (`hint`).
 
+    `code` names the problem and stays the same from release to release, while `what` may be reworded:
+    `region.no-path`. It is empty for an error that a plugin raises without one. docs/errors.md lists all codes.
+
     >>> from subgraph import load
     >>> try:
     ...     load("none.onnx")
     ... except SubcutError as error:
-    ...     print(error.what, error.hint, error.exit_code, sep=" / ")
-    cannot read none.onnx: No such file or directory / check the path / 3
+    ...     print(error.code, error.what, error.hint, error.exit_code, sep=" / ")
+    model.unreadable / cannot read none.onnx: No such file or directory / check the path / 3
     """
 
     exit_code = 70  # sysexits.h, EX_SOFTWARE: only of an error whose kind is not known here
 
-    def __init__(self, what: str, hint: str = "") -> None:
+    def __init__(self, what: str, hint: str = "", *, code: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
+        self.code = code
 
     def to_json(self) -> ErrorDocument:
-        """Plain data: kind, what, hint."""
-        return {"kind": type(self).__name__, "what": self.what, "hint": self.hint}
+        """Plain data: kind, code, what, hint."""
+        return {"kind": type(self).__name__, "code": self.code, "what": self.what, "hint": self.hint}
 
 
 class UsageError(SubcutError):
@@ -70,11 +75,11 @@ class UsageError(SubcutError):
 class UnknownName(UsageError):
     """A name that does not exist, with the nearest that do."""
 
-    def __init__(self, what: str, hint: str = "", nearest: Iterable[str] = ()) -> None:
+    def __init__(self, what: str, hint: str = "", nearest: Iterable[str] = (), *, code: str = "") -> None:
         self.nearest = tuple(nearest)
         if self.nearest and not hint:
             hint = "did you mean " + " or ".join(f"'{name}'" for name in self.nearest) + "?"
-        super().__init__(what, hint)
+        super().__init__(what, hint, code=code)
 
 
 class NoRegion(UsageError):
@@ -129,14 +134,20 @@ class WorkerDied(BackendError):
     """
 
     def __init__(
-        self, what: str, hint: str = "", *, signature: str = "crash", process: Mapping[str, Any] | None = None
+        self,
+        what: str,
+        hint: str = "",
+        *,
+        code: str = "",
+        signature: str = "crash",
+        process: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(what, hint)
+        super().__init__(what, hint, code=code)
         self.signature = signature
         self.process = dict(process or {})
 
     def to_json(self) -> ErrorDocument:
-        """Plain data: kind, what, hint, signature, process."""
+        """Plain data: kind, code, what, hint, signature, process."""
         return {**super().to_json(), "signature": self.signature, "process": self.process}
 
 
@@ -180,8 +191,9 @@ def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
 
 
 def from_json(data: Mapping[str, Any]) -> SubcutError:
-    """The error that a child process described; an unknown kind becomes a plain SubcutError."""
+    """The error that a child process described; an unknown kind becomes a plain SubcutError, no code is ""."""
     by_name = {cls.__name__: cls for cls in _with_subclasses(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
     ending = {k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)}
-    return cls(str(data.get("what", "")), str(data.get("hint", "")), **ending)
+    what, hint, code = (str(data.get(key, "")) for key in ("what", "hint", "code"))
+    return cls(what, hint, code=code, **ending)
