@@ -29,7 +29,9 @@ def looked_at(path: Path, suffix: str) -> str:
         try:
             return _array(read_npy(path, mapped=True))
         except InputError as e:
-            raise InputError("not an .npy file without Python objects", "write it with numpy.save") from e
+            raise InputError(
+                "not an .npy file without Python objects", "write it with numpy.save", code="tensor.unreadable"
+            ) from e
     return _archive(path) if suffix == ".npz" else _image(path)
 
 
@@ -66,7 +68,9 @@ def _archive(path: Path) -> str:
                     shape, _, dtype = head(file) if head else np.lib.format.read_array_header_2_0(file)
                 told.append(f"{clean(name.removesuffix('.npy'))}: {dtype} {shape_text(shape)}")
     except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile) as e:
-        raise InputError(f"not an .npz file: {clean(str(e))}", "write it with numpy.savez") from e
+        raise InputError(
+            f"not an .npz file: {clean(str(e))}", "write it with numpy.savez", code="tensor.unreadable"
+        ) from e
     more = len(names) - MAX_LISTED
     return "; ".join([*told, *([f"and {count(more, 'array')} more"] if more > 0 else [])]) or "no array"
 
@@ -85,4 +89,6 @@ def _image(path: Path) -> str:
         with Image.open(path) as image:
             return f"image {image.width}×{image.height}, {image.mode}"
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
-        raise InputError("not an image that can be read", "give a .png, .jpg or .bmp") from e
+        raise InputError(
+            "not an image that can be read", "give a .png, .jpg or .bmp", code="input.unreadable-image"
+        ) from e

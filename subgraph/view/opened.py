@@ -41,7 +41,9 @@ class OpenedModel:
             ModelChanged: the files have changed, or the asking page shows another reading of them.
         """
         if key != self.key or not self.is_current:
-            raise ModelChanged(f"{self.graph.path.name} has changed on disk", "reload the page; nothing was run")
+            raise ModelChanged(
+                f"{self.graph.path.name} has changed on disk", "reload the page; nothing was run", code="model.changed"
+            )
 
 
 def open_model(path: Path) -> OpenedModel:

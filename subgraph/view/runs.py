@@ -92,7 +92,7 @@ class Runs:
         """
         with self._changed:
             if self._current or self._closed:
-                raise UsageError("another run is under way", "stop it, or wait for its end")
+                raise UsageError("another run is under way", "stop it, or wait for its end", code="view.busy")
             run = self._current = CommandRun(kind, words)
             self._number += 1
             number = self._number
@@ -181,4 +181,5 @@ def _document(text: str, code: int, last: str) -> dict[str, Any]:
     if isinstance(document, dict):
         return document
     what = f"the run ended with code {code} and without a result: {last}"
-    return {"schema": "subcut.error/1", "exit_code": code, "error": {"kind": "CrashError", "what": what, "hint": ""}}
+    error = {"kind": "CrashError", "code": "run.no-result", "what": what, "hint": ""}
+    return {"schema": "subcut.error/1", "exit_code": code, "error": error}

@@ -58,7 +58,9 @@ class ViewServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), ViewRequest)
         except OSError as e:
-            raise UsageError(f"port {port}: {e.strerror}", "leave --port out, and any free one is taken") from e
+            raise UsageError(
+                f"port {port}: {e.strerror}", "leave --port out, and any free one is taken", code="view.port"
+            ) from e
         self.hosts = frozenset(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
 
     @property
@@ -154,7 +156,7 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, what: str) -> None:
         self.close_connection = True  # the request's body was not read
-        self._json({"error": {"kind": "UsageError", "what": what, "hint": ""}}, status)
+        self._json({"error": {"kind": "UsageError", "code": "view.refused", "what": what, "hint": ""}}, status)
 
     # ------------------------------------------------------------------------------------------------ answers
 
@@ -185,7 +187,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         if self.path == "/api/layout":
             opened, width = asked.get("open"), asked.get("width", 1200)
             if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
-                raise UsageError("'open' must be a list of groups")
+                raise UsageError("'open' must be a list of groups", code="view.bad-request")
             width = float(width) if isinstance(width, (int, float)) else 1200.0
             self._json(session.layout(opened, width, tall=asked.get("tall") is True))
         elif self.path == "/api/node":
@@ -194,7 +196,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         elif self.path == "/api/region":
             start, end = asked.get("start", ""), asked.get("end", "")
             if not (isinstance(start, str) and isinstance(end, str)):
-                raise UsageError("'start' and 'end' must be texts")
+                raise UsageError("'start' and 'end' must be texts", code="view.bad-request")
             self._json(session.region(start, end))
         elif self.path == "/api/run":
             self._json(session.run(asked))
@@ -224,7 +226,7 @@ class ViewRequest(BaseHTTPRequestHandler):
     def _file(self, name: str) -> None:
         path = self.server.session.file(name)
         if not path.is_file():
-            raise UsageError("only a file can be shown")
+            raise UsageError("only a file can be shown", code="view.unknown-file")
         shown = path.suffix == ".html"
         with path.open("rb") as file:
             self._send_file(file, "text/html; charset=utf-8" if shown else "application/octet-stream",

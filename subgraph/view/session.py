@@ -151,7 +151,7 @@ class ViewSession:
         with self._lock:
             keys = self.drawer.shown() if opened is None else frozenset(opened)
             if unknown := sorted(keys - self.drawer.openable.keys()):
-                raise UsageError(f"no group '{unknown[0]}'")
+                raise UsageError(f"no group '{unknown[0]}'", code="group.unknown")
             drawn = self.drawer.layout(keys, min(max(width, 320.0), 4000.0), tall=tall)
             return drawn.to_json() | {"open": sorted(keys)}
 
@@ -189,7 +189,7 @@ class ViewSession:
             UnknownName: there is no such node.
         """
         if not 0 <= number < self.whole.size:
-            raise UnknownName(f"no node #{number}")
+            raise UnknownName(f"no node #{number}", code="node.unknown")
         place = bisect.bisect(self.parts, number, key=lambda part: part.first) - 1
         return place, number - self.parts[place].first
 
@@ -202,7 +202,9 @@ class ViewSession:
         found = [within(self.parts, name) for name in names]
         if len({part.prefix for part, _ in found}) > 1:
             one, other = (clean(part.prefix.rstrip("/")) or "the graph around" for part, _ in found)
-            raise UsageError(f"the start is in {one}, the end in {other}: a piece lies in one graph")
+            raise UsageError(
+                f"the start is in {one}, the end in {other}: a piece lies in one graph", code="region.two-graphs"
+            )
         return found[0][0], [name for _, name in found]
 
     def region(self, start: str, end: str) -> dict[str, Any]:
@@ -257,7 +259,7 @@ class ViewSession:
         if kind == "cut":
             start, end = _word(asked, "start"), _word(asked, "end")
             if not (start or end):
-                raise UsageError("where to cut? choose a start and an end")
+                raise UsageError("where to cut? choose a start and an end", code="region.ends-missing")
             self.region(start, end)
             words = [*self._cut_words(start, end), *(["--dump", "all"] if asked.get("dump") else [])]
         elif kind == "values":
@@ -267,7 +269,9 @@ class ViewSession:
             words = [kind, self.model, *self._tested(asked, several=several)]
             words += [*(self._compared(asked) if several else ()), *self.options.tested]
         else:
-            raise UsageError(f"the page runs cut, compare and bisect, not {clean(str(kind))}")
+            raise UsageError(
+                f"the page runs cut, compare and bisect, not {clean(str(kind))}", code="view.unknown-command"
+            )
         return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
 
     def _compared(self, asked: Mapping[str, Any]) -> list[str]:
@@ -284,7 +288,7 @@ class ViewSession:
         """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
-            raise UsageError("of which node? choose one")
+            raise UsageError("of which node? choose one", code="view.no-node")
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         tested = self._tested(asked, several=True) if candidate or recording else [f"--candidate={PLAIN}"]
         fed = self._fed_words(asked)
@@ -318,7 +322,11 @@ class ViewSession:
         """
         values = values_of_run(folder, self._made(node), alone=alone)
         if not values and folder in self._recorded.values():
-            raise UsageError("the recording holds nothing of what this node makes", "choose another node")
+            raise UsageError(
+                "the recording holds nothing of what this node makes",
+                "choose another node",
+                code="view.nothing-recorded",
+            )
         return values
 
     def _recorded_folder(self, asked: Mapping[str, Any]) -> Path | None:
@@ -355,7 +363,7 @@ class ViewSession:
             folder, alone, node = self._values[run]
             values = self._values_in(folder, node, alone=alone)
         else:
-            raise UsageError("there are no such values", "choose a node, and Values")
+            raise UsageError("there are no such values", "choose a node, and Values", code="view.unknown-values")
         return tensor_document(values, asked.get("pair"), asked.get("plane"))
 
     def _made(self, node: int) -> list[str]:
@@ -390,10 +398,18 @@ class ViewSession:
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         if recording:
             if recording not in self.options.recordings:
-                raise UsageError(f"no recording '{clean(recording)}' was named", "subcut view MODEL --recorded DIR")
+                raise UsageError(
+                    f"no recording '{clean(recording)}' was named",
+                    "subcut view MODEL --recorded DIR",
+                    code="view.unknown-recording",
+                )
             return [f"--recorded={recording}"]
         if candidate not in self.options.candidates:
-            raise UsageError(f"no candidate '{clean(candidate)}' was named", "subcut view MODEL -c SPEC")
+            raise UsageError(
+                f"no candidate '{clean(candidate)}' was named",
+                "subcut view MODEL -c SPEC",
+                code="view.unknown-candidate",
+            )
         beside = self.options.beside
         names = beside if several and candidate in beside else [candidate]
         return [word for name in names for word in self.options.candidates[name]]
@@ -404,7 +420,7 @@ class ViewSession:
         for file in asked.get("inputs") or []:
             name, path = _word(file, "input"), self.file(f"{DROPPED}/{_word(file, 'file')}")
             if name and name not in self.graph.inputs:
-                raise UsageError(f"the model has no input '{clean(name)}'")
+                raise UsageError(f"the model has no input '{clean(name)}'", code="input.unknown")
             words.append(f"--input={name}={path}" if name else f"--input={path}")
         typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
         return words + [f"--{option}={text}" for option, text in typed.items() if text]
@@ -419,7 +435,11 @@ class ViewSession:
         """
         suffix = Path(name).suffix.lower()
         if suffix not in FILE_KINDS:
-            raise InputError(f"{clean(name)}: the page takes {', '.join(FILE_KINDS)}", "name others with -i FILE")
+            raise InputError(
+                f"{clean(name)}: the page takes {', '.join(FILE_KINDS)}",
+                "name others with -i FILE",
+                code="input.unknown-kind",
+            )
         folder = self.output / DROPPED
         folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -431,13 +451,15 @@ class ViewSession:
                 left -= len(chunk)
         if left:
             Path(out.name).unlink()
-            raise InputError(f"{clean(name)} ended {left} bytes too soon", "drop it again")
+            raise InputError(
+                f"{clean(name)} ended {left} bytes too soon", "drop it again", code="view.upload-cut-short"
+            )
         stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
         try:
             holds = looked_at(Path(out.name), suffix)
         except InputError as e:
             Path(out.name).unlink()
-            raise InputError(f"{clean(name)}: {e.what}", e.hint) from e
+            raise InputError(f"{clean(name)}: {e.what}", e.hint, code=e.code) from e
         Path(out.name).replace(folder / stored)
         return {"file": stored, "holds": holds}
 
@@ -449,7 +471,7 @@ class ViewSession:
         """
         path = (self.output / name).resolve() if name and "\0" not in name else self.output
         if not path.is_relative_to(self.output) or path == self.output or not path.exists():
-            raise UsageError("there is no such file in the output folder")
+            raise UsageError("there is no such file in the output folder", code="view.unknown-file")
         return path
 
     def zipped(self, name: str, out: IO[bytes]) -> None:
@@ -460,7 +482,7 @@ class ViewSession:
         """
         folder = self.file(name)
         if not folder.is_dir():
-            raise UsageError("only a folder can be packed")
+            raise UsageError("only a folder can be packed", code="view.unknown-file")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
@@ -572,5 +594,5 @@ def _word(asked: Any, key: str) -> str:
     """
     value = asked.get(key, "") if isinstance(asked, dict) else None
     if not isinstance(value, str) or len(value) > MAX_WORD or not is_text(value) or "\0" in value:
-        raise UsageError(f"'{key}' must be a short text")
+        raise UsageError(f"'{key}' must be a short text", code="view.bad-request")
     return value

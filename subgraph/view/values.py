@@ -75,7 +75,7 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     if not values:
         return {"pairs": []}
     if not isinstance(number, int) or not 0 <= number < len(values):
-        raise UsageError("there is no such tensor")
+        raise UsageError("there is no such tensor", code="view.unknown-values")
     value = values[number]
     reference, given, notes = _sides(value)
     shape, dtype = reference.shape, str(reference.dtype)
@@ -85,7 +85,7 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
     if plane is None:
         plane = 0 if given is None or large else drawn.worst_plane(reference, given)
     if not isinstance(plane, int) or not 0 <= plane < planes:
-        raise UsageError(f"channels are 0 to {planes - 1}")
+        raise UsageError(f"channels are 0 to {planes - 1}", code="view.unknown-values")
     shown = plane
     if large:
         notes.append(f"a large tensor: numbers and pictures are of channel {plane} alone, of its first elements")

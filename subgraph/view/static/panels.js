@@ -91,12 +91,15 @@ export function regionPanel(region) {
 
 const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
 
+// An error: what happened, what to do, and its code, which docs/errors.md explains.
+export const errorWords = ({ what, hint, code }) => [`${what}${hint ? ` (${hint})` : ""} `, ...(code ? [el("code", {}, code)] : [])];
+
 // `looks`: texts of buttons, and what they do. `name`: of the candidate, where there are several.
 export function resultPanel(event, token, show, looks = [], name = "") {
   const { document: d, said, folders, report, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
-    $("failed").textContent = d.exit_code === 130 ? "Stopped. Finished runs are stored: the same run continues where it stopped." : `${d.error.what}${d.error.hint ? ` (${d.error.hint})` : ""}`;
+    $("failed").replaceChildren(...(d.exit_code === 130 ? ["Stopped. Finished runs are stored: the same run continues where it stopped."] : errorWords(d.error)));
     $("result").replaceChildren();
     return;
   }

@@ -2,7 +2,7 @@
 // server's: a reload asks for it again.
 
 import { Drawing, number, size } from "/drawing.js";
-import { $, count, el, kinds, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
+import { $, count, el, errorWords, kinds, legend, modelPanel, nodePanel, regionPanel, resultPanel } from "/panels.js";
 import { showValues } from "/values.js";
 
 const [token, place] = location.hash.slice(1).split("&node="); // the address of a page leads to the node that it shows
@@ -46,7 +46,7 @@ function changed() {
 
 const told = (id, e) => {
   $(id).hidden = !e;
-  $(id).replaceChildren(...(e ? [e.error ? `${e.error.what}${e.error.hint ? ` (${e.error.hint})` : ""}` : String(e)] : []));
+  $(id).replaceChildren(...(e ? e.error ? errorWords(e.error) : [String(e)] : []));
 };
 
 // ------------------------------------------------------------------------------------------------ groups
