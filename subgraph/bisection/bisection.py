@@ -123,7 +123,7 @@ class Bisection:
         progress.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
         if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
             what = f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
-            raise OutOfTime(what, "the same command with more time")
+            raise OutOfTime(what, "the same command with more time", code="time.used-up")
         document = self._describe(interim, [*prepared.notes, age(interim.trials)], self._stale_notes(interim, place))
         progress.result = self._save(interim, document, place)
 
@@ -157,7 +157,7 @@ class Bisection:
             UsageError: the bisection has not ended.
         """
         if self.finished is None:
-            raise UsageError("the bisection has not ended", "iterate it to its end")
+            raise UsageError("the bisection has not ended", "iterate it to its end", code="bisection.not-ended")
         return self.finished
 
     @property
@@ -173,7 +173,7 @@ class Bisection:
             UsageError: the bisection has not begun.
         """
         if self._progress.oracle is None:
-            raise UsageError("the bisection has not begun", "iterate it first")
+            raise UsageError("the bisection has not begun", "iterate it first", code="bisection.not-begun")
         return self._progress.oracle
 
     @property

@@ -50,7 +50,9 @@ class InnerRuns:
         """
         if self.left is not None and self.left < runs:
             raise Inconclusive(
-                "not searched: --max-trials is used up", "the same command with a larger limit continues"
+                "not searched: --max-trials is used up",
+                "the same command with a larger limit continues",
+                code="bisection.trials-used-up",
             )
 
 
@@ -171,7 +173,10 @@ def _fails_up_to(
     verdict = _asked(trials, setup, body, model, feeds, runs, f"what {body.name.text} is fed, for {trips} iterations")
     refused, as_whole = (v.signature is Signature.REFUSED for v in (verdict, outer))
     if (refused and not as_whole) or verdict.status is Status.UNRESOLVED:
-        raise Inconclusive(f"which iteration goes wrong first is not known: with {trips} of them, {verdict.why}")
+        raise Inconclusive(
+            f"which iteration goes wrong first is not known: with {trips} of them, {verdict.why}",
+            code="body.iteration-unresolved",
+        )
     return verdict.status is Status.FAIL and refused == as_whole
 
 

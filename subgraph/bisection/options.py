@@ -81,11 +81,13 @@ class BisectionOptions:
         start, sep, end = self.within.partition("..")
         if not sep:
             raise UsageError(
-                f"--within {self.within}: expected two nodes", "--within conv1..pool5; either may be left out"
+                f"--within {self.within}: expected two nodes",
+                "--within conv1..pool5; either may be left out",
+                code="option.malformed",
             )
         graph = oracle.trials.model.graph
         nodes = set(between(graph, [start] if start else [], [end] if end else []).nodes)
         items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
         if not items:
-            raise UsageError(f"--within {self.within}: nothing there carries values")
+            raise UsageError(f"--within {self.within}: nothing there carries values", code="region.no-values")
         return items

@@ -147,13 +147,13 @@ def restore(state: ManualState, model: ReferenceModel) -> None:
     """
     values, home = model.values, str(state.folder.resolve())
     if len(state.samples) != len(values.samples):
-        raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE)
+        raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE, code="manual.inputs-gone")
     values.samples = [replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)]
     for known, fed in zip(values.records, state.samples, strict=True):
         for record in fed.tensors:
             for file in record.files:
                 if not (state.folder / file).is_file():
-                    raise UsageError(f"{clean(str(state.folder / file))} is gone", GONE)
+                    raise UsageError(f"{clean(str(state.folder / file))} is gone", GONE, code="manual.inputs-gone")
             known[record.name] = record.within(home)
     values.captured = [fed.captured for fed in state.samples]
 

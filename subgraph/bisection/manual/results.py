@@ -59,7 +59,11 @@ class ExpectedFile:
         """
         files = [p for p in (folder / f"{self.stem}.npy", folder / f"{self.stem}.bin") if p.is_file()]
         if len(files) > 1:
-            raise InputError(f"{folder / self.stem} came as .npy and as .bin", "remove the one that is wrong")
+            raise InputError(
+                f"{folder / self.stem} came as .npy and as .bin",
+                "remove the one that is wrong",
+                code="manual.ambiguous-output",
+            )
         return files[0] if files else None
 
     def __str__(self) -> str:
@@ -93,7 +97,9 @@ def expected_outputs(manifest: Mapping[str, Any]) -> list[ExpectedOutput]:
             for k, stored in enumerate(tensor["samples"])
         ]
     except (KeyError, TypeError, ValueError, IndexError) as e:
-        raise InputError(f"a manifest is damaged: {type(e).__name__} {e}", "subcut manual next writes it anew") from e
+        raise InputError(
+            f"a manifest is damaged: {type(e).__name__} {e}", "subcut manual next writes it anew", code="manual.damaged"
+        ) from e
 
 
 def _expected_files(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
@@ -117,7 +123,9 @@ def source_folders(cuts: Sequence[Path], number: int, source: Path | None, only:
     if source is None:
         return [place / FROM_DEVICE for place in cuts]
     if not source.is_dir():
-        raise InputError(f"no folder {clean(str(source))}", "name the folder that holds the outputs")
+        raise InputError(
+            f"no folder {clean(str(source))}", "name the folder that holds the outputs", code="folder.not-found"
+        )
     if only and len(cuts) == 1 and not (source / str(number)).is_dir():
         return [source]
     own = [source / place.name for place in cuts]
@@ -128,7 +136,9 @@ def no_outputs(cuts: Sequence[Path], sources: Sequence[Path]) -> InputError:
     """The error if no output of a task came."""
     expected = _all_files(cuts[0])
     more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
-    return InputError(f"no outputs in {clean(str(sources[0]))}", clean(f"expected: {expected[0]}{more}"))
+    return InputError(
+        f"no outputs in {clean(str(sources[0]))}", clean(f"expected: {expected[0]}{more}"), code="manual.no-outputs"
+    )
 
 
 def are_complete(cuts: Sequence[Path], sources: Sequence[Path]) -> bool:
@@ -149,17 +159,23 @@ def are_complete(cuts: Sequence[Path], sources: Sequence[Path]) -> bool:
         ellipsis = " …" if len(inside) > MAX_NAMED else ""
         there = f"; there is {', '.join(inside[:MAX_NAMED])}{ellipsis}" if inside else ""
         what = f"{len(missing)} of {count(len(files), 'output')} missing in {clean(str(folder))}"
-        raise InputError(what, clean(f"{names}{more}{there}"))
+        raise InputError(what, clean(f"{names}{more}{there}"), code="manual.missing-outputs")
     return True
 
 
 def _all_files(cut: Path) -> list[ExpectedFile]:
     manifest = case.read_manifest(cut)
     if manifest is None:
-        raise InputError(f"{cut / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew")
+        raise InputError(
+            f"{cut / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew", code="manual.damaged"
+        )
     files = [file for output in expected_outputs(manifest) for file in output.files]
     if not files:
-        raise InputError(f"{cut / case.MANIFEST} names no file of an output", "subcut manual next writes it anew")
+        raise InputError(
+            f"{cut / case.MANIFEST} names no file of an output",
+            "subcut manual next writes it anew",
+            code="manual.damaged",
+        )
     return files
 
 
@@ -201,17 +217,19 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
         array = array.reshape(file.shape)
     if array.shape != file.shape:
         what = f"{path} has the shape {shape_text(array.shape)}, not {shape_text(file.shape)}"
-        raise InputError(what, f"expected: {file}; or say `bad`")
+        raise InputError(what, f"expected: {file}; or say `bad`", code="manual.wrong-shape")
     return _cast(array, file.dtype, path)
 
 
 def _from_bin(path: Path, file: ExpectedFile) -> Array:
     if file.dtype == "string":
-        raise InputError(f"{path}: string tensors have no .bin form", "save them as .npy")
+        raise InputError(f"{path}: string tensors have no .bin form", "save them as .npy", code="tensor.no-raw-form")
     dtype, size = file.raw_dtype, path.stat().st_size
     if size != file.size:
         what = f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(file.raw_shape)}"
-        raise InputError(what, "a .bin has no header; .npy files say their type and shape themselves")
+        raise InputError(
+            what, "a .bin has no header; .npy files say their type and shape themselves", code="tensor.wrong-size"
+        )
     raw = np.fromfile(path, np.uint8)
     elements = math.prod(file.raw_shape)
     flat = tensors.unpack(raw, dtype, elements) if dtype in PACKED else raw.view(np_dtype(dtype))
@@ -249,4 +267,8 @@ def _cast(array: Array, dtype: str, path: Path) -> Array:
         cast = array.astype(want)
         if floats or (integers and np.array_equal(cast.astype(array.dtype), array)):
             return cast
-    raise InputError(f"{path} holds {array.dtype.name}, not {dtype}", "convert it to what the device's numbers mean")
+    raise InputError(
+        f"{path} holds {array.dtype.name}, not {dtype}",
+        "convert it to what the device's numbers mean",
+        code="manual.wrong-type",
+    )

@@ -34,14 +34,24 @@ def find(parent: Path, name: str | None) -> Path:
         if not (folder_of(parent, name) / STATE).is_file():
             known = ", ".join(map(_name_of, _sessions_in(parent)))
             hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
-            raise UsageError(f"no manual session '{clean(name)}' in {clean(str(parent))}", hint)
+            raise UsageError(
+                f"no manual session '{clean(name)}' in {clean(str(parent))}", hint, code="manual.unknown-session"
+            )
         return folder_of(parent, name)
     sessions = _sessions_in(parent)
     if not sessions:
-        raise UsageError(f"no manual session in {clean(str(parent))}", "subcut manual start MODEL; -o names the folder")
+        raise UsageError(
+            f"no manual session in {clean(str(parent))}",
+            "subcut manual start MODEL; -o names the folder",
+            code="manual.no-session",
+        )
     if len(sessions) > 1:
         names = ", ".join(map(_name_of, sessions))
-        raise UsageError(f"several manual sessions in {clean(str(parent))}: {names}", "name one with --name")
+        raise UsageError(
+            f"several manual sessions in {clean(str(parent))}: {names}",
+            "name one with --name",
+            code="manual.ambiguous-session",
+        )
     return sessions[0]
 
 
@@ -76,7 +86,9 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock = Lock(folder, wait=False)
     except BlockingIOError:
-        raise UsageError(f"another command works on {clean(str(folder))}", "wait until it is done") from None
+        raise UsageError(
+            f"another command works on {clean(str(folder))}", "wait until it is done", code="manual.locked"
+        ) from None
     with lock:
         yield
 
@@ -89,7 +101,9 @@ def require_none(folder: Path, force: bool) -> None:
     if not (folder / STATE).exists() or force:
         return
     hint = "subcut manual next goes on; --name begins another beside it; --force loses these answers and begins anew"
-    raise ResultExists(f"{clean(str(folder))} holds a manual session: {so_far(folder)}", hint)
+    raise ResultExists(
+        f"{clean(str(folder))} holds a manual session: {so_far(folder)}", hint, code="manual.session-exists"
+    )
 
 
 def so_far(folder: Path) -> str:

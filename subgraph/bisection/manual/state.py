@@ -101,7 +101,7 @@ class ManualState(SavedState):
             state._check()
         except (ValueError, KeyError) as e:
             what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
-            raise UsageError(what, hint) from e
+            raise UsageError(what, hint, code="manual.damaged") from e
         return state
 
     def _check(self) -> None:
@@ -179,7 +179,9 @@ class ManualState(SavedState):
         task = next((t for t in self.tasks if t.number == number), None)
         if task is None:
             known = f"open: {', '.join(map(str, self.open))}; " if self.open else ""
-            raise UsageError(f"no task {number}", f"{known}subcut manual next lists the open tasks")
+            raise UsageError(
+                f"no task {number}", f"{known}subcut manual next lists the open tasks", code="manual.unknown-task"
+            )
         return task
 
     # ------------------------------------------------------------------------------------------------ answers
@@ -191,7 +193,9 @@ class ManualState(SavedState):
             UsageError: nothing is open, or several are; a task was answered before.
         """
         if not numbers and len(self._open_tasks()) > 1:
-            raise UsageError(f"several tasks are open: {', '.join(map(str, self.open))}", "name one")
+            raise UsageError(
+                f"several tasks are open: {', '.join(map(str, self.open))}", "name one", code="manual.ambiguous-task"
+            )
         numbers = list(dict.fromkeys(numbers)) or self.open[:1]
         for number in numbers:
             self._require_unanswered(number)
@@ -199,7 +203,9 @@ class ManualState(SavedState):
 
     def _open_tasks(self) -> list[int]:
         if not self.open:
-            raise UsageError("no task is open", "subcut manual next shows where the search stands")
+            raise UsageError(
+                "no task is open", "subcut manual next shows where the search stands", code="manual.no-open-task"
+            )
         return list(self.open)
 
     def _require_unanswered(self, number: int) -> None:
@@ -207,7 +213,7 @@ class ManualState(SavedState):
         for answer in self.log:
             if answer.number == number:
                 what = f"task {number} was answered: {answer.word}, {answer.when}"
-                raise UsageError(what, "subcut manual undo takes it back")
+                raise UsageError(what, "subcut manual undo takes it back", code="manual.already-answered")
 
     def _log(self, numbers: Sequence[int], word: str) -> None:
         command, when = max((a.command for a in self.log), default=0) + 1, time.strftime("%Y-%m-%d %H:%M:%S")
@@ -259,7 +265,11 @@ class ManualState(SavedState):
         """
         steps = sorted({a.command for a in self.log})
         if not 1 <= commands <= len(steps):
-            raise UsageError(f"undo {commands}: {count(len(steps), 'answer')} so far", "subcut manual log lists them")
+            raise UsageError(
+                f"undo {commands}: {count(len(steps), 'answer')} so far",
+                "subcut manual log lists them",
+                code="manual.nothing-to-undo",
+            )
         removed = [a.number for a in self.log if a.command in steps[-commands:]]
         self.log = [a for a in self.log if a.number not in removed]
         self.shown, self.settled = 0, False

@@ -54,9 +54,17 @@ class TaskFormat:
         kinds, _, rest = words.partition(":")
         file_formats = formats(kinds)
         if not file_formats:
-            raise UsageError(f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]", "--export bin:float16:NHWC")
+            raise UsageError(
+                f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]",
+                "--export bin:float16:NHWC",
+                code="option.malformed",
+            )
         if rest and "bin" not in file_formats:
-            raise UsageError(f"--export {words}: .npy files hold the true values", "--export bin:float16:NHWC")
+            raise UsageError(
+                f"--export {words}: .npy files hold the true values",
+                "--export bin:float16:NHWC",
+                code="manual.export-npy",
+            )
         return cls(file_formats, TensorFormat.parse(rest))
 
     @property
