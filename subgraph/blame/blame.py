@@ -64,7 +64,11 @@ class ReleasesAsked:
             UsageError: it cannot, or the backend has no releases.
         """
         if ("," in self.span or self.switch) and not self.names:
-            raise UsageError(f"--versions {clean(self.span)}: which versions?", "--versions a,b,c, the oldest first")
+            raise UsageError(
+                f"--versions {clean(self.span)}: which versions?",
+                "--versions a,b,c, the oldest first",
+                code="blame.no-versions",
+            )
         if self.switch:
             _words(self.switch)
             return
@@ -73,7 +77,7 @@ class ReleasesAsked:
         known = [releases.parse(name) for name in self.names or (first, last) if name]
         if not self.names and len(known) > 1 and known[0] > known[1] and not first.startswith(f"{last}."):
             what = f"--versions {clean(self.span)}: the first is newer than the last"
-            raise UsageError(what, f"--versions {clean(last)}..{clean(first)}")
+            raise UsageError(what, f"--versions {clean(last)}..{clean(first)}", code="blame.version-order")
 
 
 @dataclass
@@ -217,7 +221,11 @@ class Blame:
         first, dots, last = asked.span.partition("..")
         inside = [v for v in known if _lies_between(v, first, last if dots else first)]
         if not inside:
-            raise UsageError(f"--versions {clean(asked.span)}: no release lies there", f"{known[0]}..{known[-1]}")
+            raise UsageError(
+                f"--versions {clean(asked.span)}: no release lies there",
+                f"{known[0]}..{known[-1]}",
+                code="blame.no-release",
+            )
         return inside
 
     def _ask(self, version: str, asked: ReleasesAsked) -> TriedRelease:
@@ -353,12 +361,19 @@ def _switch(command: str, version: str, deadline: Deadline) -> None:
             env=without_telemetry(),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
+        raise UsageError(
+            f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'", code="command.malformed"
+        ) from e
     if done.returncode == CANNOT_TEST:
-        raise BackendError(f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}")
+        raise BackendError(
+            f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}", code="blame.version-skipped"
+        )
     if done.returncode:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
-        raise BackendError(f"{clean(version)}: the command ended with {done.returncode}: {clean(' '.join(last))}")
+        raise BackendError(
+            f"{clean(version)}: the command ended with {done.returncode}: {clean(' '.join(last))}",
+            code="blame.switch-failed",
+        )
 
 
 def _words(command: str) -> list[str]:
@@ -369,7 +384,9 @@ def _words(command: str) -> list[str]:
     try:
         return system.split(command)
     except ValueError as e:
-        raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
+        raise UsageError(
+            f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'", code="command.malformed"
+        ) from e
 
 
 def _lies_between(version: str, first: str, last: str) -> bool:

@@ -68,7 +68,7 @@ class OriginalRegion:
             UsageError: without samples nothing is proven.
         """
         if not samples:
-            raise UsageError("a rewriting is proven on samples, and there is none")
+            raise UsageError("a rewriting is proven on samples, and there is none", code="blame.no-samples")
         self._model, self._samples, self._reference = model, samples, reference
         self._scratch = scratch.resolve()
 

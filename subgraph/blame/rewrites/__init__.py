@@ -82,11 +82,13 @@ def rewritings(
     names = list(only) or plugins.names("rewrites")
     for name in names:
         if not hasattr(plugins.load("rewrites", name), "rewrite"):
-            raise UsageError(f"{clean(name)} is not a rewriting", "it needs a function rewrite(source)")
+            raise UsageError(
+                f"{clean(name)} is not a rewriting", "it needs a function rewrite(source)", code="plugin.no-function"
+            )
     model = _read(piece) if isinstance(piece, Path) else piece
     if (size := model.ByteSize()) > MAX_BYTES:
         what = f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms"
-        raise ModelError(what, f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB")
+        raise ModelError(what, f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB", code="blame.region-too-large")
     label = piece if isinstance(piece, Path) else Path("the region")
     with tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary, OnnxProcess(label) as onnx:
         source, path = RegionModel(model, onnx, frozen), Path(temporary) / "model.onnx"
