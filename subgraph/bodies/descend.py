@@ -136,7 +136,9 @@ def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[st
         one, other = sorted(bodies)[:2]
         where = f"in {clean(one)}" if one else "in the graph around"
         raise UsageError(
-            f"one node is {where}, another in {clean(other)}: a piece lies in one graph", "name nodes of one body"
+            f"one node is {where}, another in {clean(other)}: a piece lies in one graph",
+            "name nodes of one body",
+            code="region.two-graphs",
         )
     (name, _), *_ = (f for f in found if f)
     return name, tuple(f[1] for f in found if f)

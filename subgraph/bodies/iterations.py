@@ -82,7 +82,7 @@ def iterations(
             except NotRun as e:
                 why = e.what
     if not found:
-        raise NotRun(why, "give an input with which it runs (-i), or only cut: --no-capture")
+        raise NotRun(why, "give an input with which it runs (-i), or only cut: --no-capture", code="body.not-run")
     return found
 
 
@@ -189,7 +189,10 @@ class _Source:
 
     def _weight(self, name: str) -> Record:
         if name not in self.graph.weights:
-            raise ModelError(f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not read")
+            raise ModelError(
+                f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not read",
+                code="weight.sparse",
+            )
         tensor = self.graph.weights[name]
         return self.saved(name, protobuf.to_array(tensor, self.graph.path), dtypes.TYPES[tensor.data_type][0])
 
@@ -200,7 +203,9 @@ class _Branch(_Source):
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
         chosen = "then_branch" if self.scalar(self.inputs[0], sample, True) else "else_branch"
         if chosen != self.body.name.attribute:
-            raise NotRun(f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}")
+            raise NotRun(
+                f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}", code="body.not-run"
+            )
         return [0]
 
 
@@ -268,7 +273,9 @@ class _Iterated(_Source, ABC):
             total = self.total(sample, number + 1)
         if not 0 <= number < total:
             what = count(total, "iteration") if total else "no iteration"
-            raise NotRun(f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input")
+            raise NotRun(
+                f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input", code="body.not-run"
+            )
         return range(total) if wanted == ALL else [number]
 
 
@@ -328,6 +335,7 @@ class _Scan(_Iterated):
             raise ModelError(
                 f"{clean(self.body.name.text)}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
+                code="body.scan-opset",
             )
         with super().opened():
             whole = {*self.first_states, *self.body.outer}

@@ -118,6 +118,7 @@ def open_body(graph: Graph, name: BodyName) -> Body:
         raise ModelError(
             f"{graph.label(i)} ({graph.ops[i]}) draws random numbers inside: no run repeats its values",
             f"cut around it: --start {graph.label(i)} --end {graph.label(i)}",
+            code="body.random",
         )
     return look_into(graph, name)
 

@@ -73,13 +73,24 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
     node = clean(text[:end])
     if name not in own:
         known = ", ".join(f"{node}/{n}" for n in own)
-        raise UnknownName(f"node '{node}' has no body '{clean(name)}'", f"it has {known}", nearest=nearest(name, own))
+        raise UnknownName(
+            f"node '{node}' has no body '{clean(name)}'",
+            f"it has {known}",
+            nearest=nearest(name, own),
+            code="body.unknown",
+        )
     if at and not re.fullmatch(rf"\d{{1,9}}|{LAST}|{ALL}", iteration):
         raise UsageError(
-            f"{clean(text)}: no iteration '{clean(iteration)}'", f"{node}/{name}@0 is the first; or @last, @all"
+            f"{clean(text)}: no iteration '{clean(iteration)}'",
+            f"{node}/{name}@0 is the first; or @last, @all",
+            code="body.unknown-iteration",
         )
     if at and not iterates(graph, i):
-        raise UsageError(f"{clean(text)}: node '{node}' ({graph.ops[i]}) does not iterate", f"{node}/{name}")
+        raise UsageError(
+            f"{clean(text)}: node '{node}' ({graph.ops[i]}) does not iterate",
+            f"{node}/{name}",
+            code="body.no-iterations",
+        )
     return BodyName(i, name, iteration, f"{text[:end]}/{word}"), rest
 
 
