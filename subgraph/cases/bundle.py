@@ -131,9 +131,13 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
         ResultExists: something else stands there. UsageError: its name does not end in .zip.
     """
     if target.suffix.lower() != SUFFIX:
-        raise UsageError(f"-o {clean(str(target))}: a bundle is a .zip", f"-o {clean(target.name)}.zip")
+        raise UsageError(
+            f"-o {clean(str(target))}: a bundle is a .zip", f"-o {clean(target.name)}.zip", code="bundle.output-not-zip"
+        )
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        raise ResultExists(f"{clean(str(target))} is in the way: it is not a file", "choose another -o FILE.zip")
+        raise ResultExists(
+            f"{clean(str(target))} is in the way: it is not a file", "choose another -o FILE.zip", code="output.exists"
+        )
     if force or not target.exists():
         return
     try:
@@ -143,7 +147,7 @@ def require_free(target: Path, identity: str, *, force: bool = False) -> None:
         is_earlier = False
     if not is_earlier:
         what = f"{clean(str(target))} is not an earlier bundle of {clean(identity)}"
-        raise ResultExists(what, "--force replaces it; -o FILE.zip puts the new one elsewhere")
+        raise ResultExists(what, "--force replaces it; -o FILE.zip puts the new one elsewhere", code="output.exists")
 
 
 # ---------------------------------------------------------------------------------------------------- packing
@@ -315,6 +319,7 @@ def unpack(path: Path, place: Path) -> bool:
             raise ResultExists(
                 f"{clean(str(place))} is in the way: it is not what {clean(path.name)} holds",
                 f"-o DIR unpacks elsewhere; subcut replay {clean(str(place))} runs what stands there",
+                code="output.exists",
             )
         _require_disk_space(place, archive.total)
         with folders.aside(place) as work:
@@ -363,4 +368,4 @@ def _require_disk_space(place: Path, size: int) -> None:
         return
     if size > free:
         what = f"unpacked it has {size:,} bytes, and {clean(str(above))} has {free:,} left"
-        raise OutputError(what, "free some space, or choose another -o DIR")
+        raise OutputError(what, "free some space, or choose another -o DIR", code="output.disk-full")

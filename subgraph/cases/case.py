@@ -302,7 +302,11 @@ def free_place(place: ResultPlace, source: ModelSource | Mapping[str, str], read
             if number > 1:
                 log.info("%s stays: it holds another result; this one goes to %s", place.path, numbered.path)
             return numbered
-    raise ResultExists(f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results", "remove some, or -o DIR")
+    raise ResultExists(
+        f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results",
+        "remove some, or -o DIR",
+        code="output.too-many-results",
+    )
 
 
 def _is_replaceable(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]) -> bool:
@@ -316,18 +320,24 @@ def _is_replaceable(place: ResultPlace, source: ModelSource | Mapping[str, str],
         return True
     elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
-        raise ResultExists(f"{path} is in the way: it is not a folder", f"move it, or {elsewhere}")
+        raise ResultExists(
+            f"{path} is in the way: it is not a folder", f"move it, or {elsewhere}", code="output.not-folder"
+        )
     if _holds(path, Path.cwd()):
-        raise ResultExists(f"{path} cannot be replaced: it is the folder that you are in", elsewhere)
+        raise ResultExists(
+            f"{path} cannot be replaced: it is the folder that you are in", elsewhere, code="output.is-current-folder"
+        )
     manifest = read_manifest(path)
     if manifest is None:
         if any(path.iterdir()):
-            raise ResultExists(f"{path} holds something that subcut did not write", f"move it, or {elsewhere}")
+            raise ResultExists(
+                f"{path} holds something that subcut did not write", f"move it, or {elsewhere}", code="output.not-ours"
+            )
         return True
     if any(_holds(path, p) for p in reads):
         if not place.force:
             return False
-        raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere)
+        raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere, code="output.is-input")
     return place.force or _is_ours(path, manifest, source)
 
 

@@ -179,7 +179,7 @@ def at_opset(
     own = opset_of(cut.model)
     if not MIN <= version <= own:
         hint = f"--target-opset {MIN} to {own}: onnx converts to these"
-        raise UsageError(f"--target-opset {version}: the model has opset {own}", hint)
+        raise UsageError(f"--target-opset {version}: the model has opset {own}", hint, code="opset.out-of-range")
     newer = [NewerNode(str(node.name), str(node.op_type), since) for node, since in newer_than(cut.model, version)]
     target = TargetOpset(version, own, newer)
     path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
@@ -223,4 +223,4 @@ def run_checker(path: Path) -> None:
         with OnnxProcess(path) as onnx:
             onnx.check(path)
     except OnnxError as e:
-        raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}") from e
+        raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}", code="cut.invalid") from e

@@ -84,13 +84,17 @@ def of(folder: Path) -> CaseFiles:
         UsageError: there is no case, or none that can be run. InputError: a file is missing, or is none of the case.
     """
     if not folder.is_dir():
-        raise UsageError(f"no folder {clean(str(folder))}", "name a case that cut or bisect left behind, or a model")
+        raise UsageError(
+            f"no folder {clean(str(folder))}",
+            "name a case that cut or bisect left behind, or a model",
+            code="folder.not-found",
+        )
     manifest = case.read_manifest(folder)
     if manifest is None:
-        raise UsageError(f"{clean(str(folder))} is not a case", _hint(folder))
+        raise UsageError(f"{clean(str(folder))} is not a case", _hint(folder), code="case.not-a-case")
     if bundle := bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip {clean(str(bundle))}"
-        raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint)
+        raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint, code="case.is-bundle")
     above = case.read_manifest(folder.resolve().parent)
     evidence = next((m for m in (manifest, above) if is_evidence(m)), None)
     names = list(map(str, manifest["files"]))
@@ -129,11 +133,17 @@ def _file(folder: Path, name: str) -> Path:
     """A listed file; a manifest may come from anywhere."""
     path, where = folder / name, clean(str(folder))
     if why := zip_archive.name_problem(name):
-        raise InputError(f"{where} lists '{clean(name)}', which cannot be sent: {why}", "make the case anew")
+        raise InputError(
+            f"{where} lists '{clean(name)}', which cannot be sent: {why}",
+            "make the case anew",
+            code="bundle.unsafe-name",
+        )
     if any(p.is_symlink() for p in (path, *(folder / q for q in PurePosixPath(name).parents if str(q) != "."))):
-        raise InputError(f"{where}: {clean(name)} is a link", "put the file itself there")
+        raise InputError(f"{where}: {clean(name)} is a link", "put the file itself there", code="bundle.link")
     if not path.is_file():
-        raise InputError(f"{where} lacks {clean(name)}, which its manifest lists", "make the case anew")
+        raise InputError(
+            f"{where} lacks {clean(name)}, which its manifest lists", "make the case anew", code="case.file-missing"
+        )
     return path
 
 
@@ -147,15 +157,19 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
     first = [name for name in FINDING_FOLDERS if name in tops]
     cases = [*first, *(name for name in tops if name not in first)] if is_evidence(manifest) else [""]
     if not cases:
-        raise UsageError(f"{clean(str(folder))} holds no case", "nothing went wrong there: there is nothing to send")
+        raise UsageError(
+            f"{clean(str(folder))} holds no case",
+            "nothing went wrong there: there is nothing to send",
+            code="case.none-found",
+        )
     for name in cases:
         inner = case.read_manifest(folder / name)
         if inner is None or "inputs" not in inner or "region" not in inner:
             what = f"{clean(str(folder / name))} is not a case"
-            raise UsageError(what, "name a folder that cut, bisect or sweep made")
+            raise UsageError(what, "name a folder that cut, bisect or sweep made", code="case.not-a-case")
         if not inner.get("samples"):
             what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
-            raise UsageError(what, "cut it without --no-capture")
+            raise UsageError(what, "cut it without --no-capture", code="case.no-tensors")
     return tuple(cases)
 
 

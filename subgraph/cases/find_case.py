@@ -81,7 +81,9 @@ def find_case(folder: Path) -> FoundCase:
         UsageError: there is none, or several and none is the most telling; or a manifest is damaged.
     """
     if not folder.is_dir():
-        raise UsageError(f"no folder {clean(str(folder))}", "name a case: what cut or bisect left behind")
+        raise UsageError(
+            f"no folder {clean(str(folder))}", "name a case: what cut or bisect left behind", code="folder.not-found"
+        )
     place, around = _locate(folder)
     bundle = bundle_root(place)
     if bundle is not None and around is None:
@@ -89,7 +91,7 @@ def find_case(folder: Path) -> FoundCase:
     plain = case.read_manifest(place)
     if plain is None or "inputs" not in plain:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"
-        raise UsageError(f"{clean(str(place))} is not a case", hint)
+        raise UsageError(f"{clean(str(place))} is not a case", hint, code="case.not-a-case")
     what, hint = f"the manifest of the case {place}", "make the case anew, or run the repro.py in it"
     manifest = from_json(case.Manifest, plain, what, hint)
     try:
@@ -99,7 +101,7 @@ def find_case(folder: Path) -> FoundCase:
         )
         found_with = None if around is None else _found_with(from_json(EvidenceRequest, around["request"], what, hint))
     except (ValueError, KeyError) as e:
-        raise UsageError(f"{clean(what)} is damaged: {clean(str(e))}", hint) from e
+        raise UsageError(f"{clean(what)} is damaged: {clean(str(e))}", hint, code="case.damaged") from e
     labels = tuple(sample.label for sample in manifest.samples)
     return FoundCase(place, labels, inputs, outputs, plain["source"], manifest.expected, found_with, bundle)
 
@@ -125,7 +127,7 @@ def require_no_loop(folder: Path) -> None:
         f"the search in its step: {clean(str(Path(report).parent))}" if isinstance(report, str) else "it has no case"
     )
     shown = f"{LOOP_JSON} and steps.svg there are the whole of it"
-    raise UsageError(f"{clean(str(folder))} is of a loop, step by step; {shown}", inside)
+    raise UsageError(f"{clean(str(folder))} is of a loop, step by step; {shown}", inside, code="case.is-loop")
 
 
 def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
@@ -140,12 +142,20 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
         names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
         if (folder / PLAN_JSON).is_file():
             shown = clean(str(folder))
-            raise UsageError(f"{shown} is a plan, which holds no case", f"open {shown}/report.html")
+            raise UsageError(
+                f"{shown} is a plan, which holds no case", f"open {shown}/report.html", code="case.is-plan"
+            )
         if not names:
-            raise UsageError(f"{clean(str(folder))} holds no region", "the bisection named none")
+            raise UsageError(
+                f"{clean(str(folder))} holds no region", "the bisection named none", code="case.none-found"
+            )
         if len(names) > 1:
             some = ", ".join(map(clean, names[:MAX_NAMED])) + (", …" if len(names) > MAX_NAMED else "")
-            raise UsageError(f"{clean(str(folder))} holds {len(names)} cases", f"name the folder of one: {some}")
+            raise UsageError(
+                f"{clean(str(folder))} holds {len(names)} cases",
+                f"name the folder of one: {some}",
+                code="case.ambiguous",
+            )
         inner = folder / names[0]
     return inner, around
 
@@ -154,7 +164,11 @@ def _read_bundle_list(bundle: Path) -> BundleList:
     hint = "unpack the bundle anew"
     listed = read_document(bundle / BUNDLE_LIST, BundleList, hint)
     if listed.schema != BUNDLE_SCHEMA:
-        raise InputError(f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}", hint)
+        raise InputError(
+            f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}",
+            hint,
+            code="bundle.damaged",
+        )
     return listed
 
 
@@ -205,7 +219,11 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         place = system.quote(clean(str(found.place)))
         compare = f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges what it gives"
         what = f"{clean(described.candidate)} was {how}: subcut cannot run it"
-        raise UsageError(what, f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example")
+        raise UsageError(
+            what,
+            f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example",
+            code="case.not-runnable",
+        )
     precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
         described.candidate, identity.backend, dict(identity.options), precision, None, identity.timeout,
@@ -223,7 +241,7 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     home = bundle / CANDIDATE_FILES
     if REMOVED in f"{candidate.backend} {candidate.name} {json.dumps(dict(candidate.options))}":
         what = f"words of candidate {clean(candidate.name)} were removed when the bundle was made"
-        raise UsageError(what, "-c SPEC says what is to run this case")
+        raise UsageError(what, "-c SPEC says what is to run this case", code="case.candidate-incomplete")
 
     def absolute(value: Any) -> Any:
         inside = isinstance(value, str) and not name_problem(value) and (home / value).is_file()
@@ -239,5 +257,5 @@ def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
     backend = absolute(candidate.backend)
     if backend.endswith(".py") and not Path(backend).is_file():
         what = f"the candidate's file {clean(Path(backend).name)} is not in the bundle"
-        raise UsageError(what, "-c SPEC says what is to run this case")
+        raise UsageError(what, "-c SPEC says what is to run this case", code="case.candidate-incomplete")
     return replace(candidate, backend=backend, options=options, origin=f"this bundle ({seal.hexdigest()[:12]})")

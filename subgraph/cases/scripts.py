@@ -27,16 +27,28 @@ def collect(paths: Sequence[Path], bases: Sequence[Path], redactor: Redactor) ->
     files: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
-            raise UsageError(f"--candidate-files {clean(str(path))}: no such file", "name a file or a folder")
+            raise UsageError(
+                f"--candidate-files {clean(str(path))}: no such file", "name a file or a folder", code="file.not-found"
+            )
         for file in map(Path.resolve, _files(path)):
             base = next((b.resolve() for b in bases if file.is_relative_to(b.resolve())), path.resolve().parent)
             name = file.relative_to(base).as_posix()
             if kinds := [kind for kind in redactor.leaks(_read(file)) if "secret" in kind or "token" in kind]:
-                raise UsageError(f"{clean(str(file))} holds {kinds[0]}", "take it out of there before it is sent")
+                raise UsageError(
+                    f"{clean(str(file))} holds {kinds[0]}",
+                    "take it out of there before it is sent",
+                    code="bundle.secret",
+                )
             if why := name_problem(f"{CANDIDATE_FILES}/{name}"):
-                raise InputError(f"{clean(str(file))}: its name cannot be used: {why}", "rename it")
+                raise InputError(
+                    f"{clean(str(file))}: its name cannot be used: {why}", "rename it", code="bundle.unsafe-name"
+                )
             if files.setdefault(name, file) != file:
-                raise InputError(f"{clean(str(file))} and {clean(str(files[name]))} would be one file", "rename one")
+                raise InputError(
+                    f"{clean(str(file))} and {clean(str(files[name]))} would be one file",
+                    "rename one",
+                    code="bundle.same-name",
+                )
     return files
 
 
@@ -44,7 +56,9 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as e:
-        raise InputError(f"cannot read {clean(str(file))}: {e.strerror or e}", "make it readable") from e
+        raise InputError(
+            f"cannot read {clean(str(file))}: {e.strerror or e}", "make it readable", code="file.unreadable"
+        ) from e
 
 
 def _files(path: Path) -> Iterator[Path]:

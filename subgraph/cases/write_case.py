@@ -318,7 +318,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         entry.key, entry.value = key, value
     problem = structure_problem(cut.model)
     if problem:
-        raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
+        raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}", code="cut.invalid")
     cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:

@@ -77,17 +77,19 @@ def require_names(names: list[str], where: str) -> None:
     taken: dict[str, str] = {}
     for name in names:
         if why := name_problem(name):
-            raise InputError(f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}", "rename it")
+            raise InputError(
+                f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}", "rename it", code="bundle.unsafe-name"
+            )
         key = _folded(name)
         if key in taken:
             what = f"'{clean(taken[key])}' and '{clean(name)}' would be one file"
-            raise InputError(f"{where}: {what}", "rename one")
+            raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
         taken[key] = name
     for name in names:
         for end in (k for k, letter in enumerate(name) if letter == "/"):
             if file := taken.get(_folded(name[:end])):
                 what = f"'{clean(file)}' would be a file, and a folder of '{clean(name)}'"
-                raise InputError(f"{where}: {what}", "rename one")
+                raise InputError(f"{where}: {what}", "rename one", code="bundle.same-name")
 
 
 def _folded(name: str) -> str:
@@ -111,7 +113,9 @@ def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
             for name in sorted(files):
                 _add(out, f"{top}/{name}", files[name])
         if target.is_dir():
-            raise OutputError(f"cannot write {target}: it is a folder", "choose another -o FILE.zip")
+            raise OutputError(
+                f"cannot write {target}: it is a folder", "choose another -o FILE.zip", code="output.unwritable"
+            )
         aside.replace(target)
 
 
@@ -146,7 +150,9 @@ def _open(source: Path | bytes) -> IO[bytes]:
     try:
         return source.open("rb")
     except OSError as e:
-        raise InputError(f"cannot read {clean(str(source))}: {e.strerror or e}", "make it readable") from e
+        raise InputError(
+            f"cannot read {clean(str(source))}: {e.strerror or e}", "make it readable", code="file.unreadable"
+        ) from e
 
 
 def checksum_of(source: Path | bytes) -> Checksum:
@@ -265,17 +271,23 @@ def _reason(e: BaseException) -> str:
 
 def damaged(path: Path, why: str) -> InputError:
     """The error for a bundle whose contents are not those that it lists."""
-    return InputError(f"{clean(str(path))} is damaged: {why}", "get it anew; nothing was unpacked")
+    return InputError(
+        f"{clean(str(path))} is damaged: {why}", "get it anew; nothing was unpacked", code="bundle.damaged"
+    )
 
 
 def no_bundle(path: Path, why: str) -> InputError:
     """The error for another zip or file."""
-    return InputError(f"{clean(str(path))} is not a bundle: {why}", "name one that `subcut bundle` made")
+    return InputError(
+        f"{clean(str(path))} is not a bundle: {why}", "name one that `subcut bundle` made", code="bundle.not-a-bundle"
+    )
 
 
 def refused(path: Path, why: str) -> InputError:
     """The error for a zip that subcut never writes."""
-    return InputError(f"{clean(str(path))} is refused: {why}", "no bundle of subcut is so; nothing was unpacked")
+    return InputError(
+        f"{clean(str(path))} is refused: {why}", "no bundle of subcut is so; nothing was unpacked", code="bundle.unsafe"
+    )
 
 
 def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
