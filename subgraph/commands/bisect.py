@@ -164,9 +164,9 @@ def _limits(max_trials: int | None, max_time: str | None, repeat: int | None, jo
     from subgraph.search import Settings
 
     if max_trials is not None and max_trials < 1:
-        raise UsageError(f"--max-trials {max_trials}: at least one run is needed")
+        raise UsageError(f"--max-trials {max_trials}: at least one run is needed", code="option.out-of-range")
     if repeat is not None and repeat < 1:
-        raise UsageError(f"--repeat {repeat}: at least one run is needed")
+        raise UsageError(f"--repeat {repeat}: at least one run is needed", code="option.out-of-range")
     return Settings(max_trials, seconds(max_time), jobs, inside=inside, repeat=repeat)
 
 
@@ -180,7 +180,9 @@ def seconds(text: str | None) -> float | None:
         return None
     m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     if m is None:
-        raise UsageError(f"--max-time {text}: expected a time", "90s, 30m, 2h")
+        raise UsageError(f"--max-time {text}: expected a time", "90s, 30m, 2h", code="option.malformed")
     if not float(m[1]):
-        raise UsageError(f"--max-time {text}: the time must be more than 0", "leave it out for no limit")
+        raise UsageError(
+            f"--max-time {text}: the time must be more than 0", "leave it out for no limit", code="option.out-of-range"
+        )
     return float(m[1]) * UNITS[m[2]]

@@ -97,7 +97,7 @@ def blame(
         try:
             return _blame(bisection, releases)
         except OutOfTime as e:
-            raise OutOfTime(f"{headline}; {e.what} before it was explained", e.hint) from e
+            raise OutOfTime(f"{headline}; {e.what} before it was explained", e.hint, code=e.code) from e
 
 
 def _candidate(asked: Asked, spec: str | None) -> Candidate:
@@ -132,13 +132,23 @@ def _releases(
 
     sources = pip_sources(index_url, find_links or ())
     if command and not versions:
-        raise UsageError("--versions-command: which versions?", "--versions a,b,c, the oldest first")
+        raise UsageError(
+            "--versions-command: which versions?", "--versions a,b,c, the oldest first", code="blame.no-versions"
+        )
     if sources and not versions:
-        raise UsageError("--index-url and --find-links say where releases come from", "--versions .. asks all")
+        raise UsageError(
+            "--index-url and --find-links say where releases come from",
+            "--versions .. asks all",
+            code="option.requires",
+        )
     if versions is None:
         return None
     if command and "{version}" not in command:
-        raise UsageError(f"--versions-command {clean(command)}: it must name {{version}}", "'./use.sh {version}'")
+        raise UsageError(
+            f"--versions-command {clean(command)}: it must name {{version}}",
+            "'./use.sh {version}'",
+            code="command.lacks-place",
+        )
     return ReleasesAsked("" if versions == ".." else versions, tuple(sources), command or "")
 
 

@@ -87,13 +87,19 @@ def bundle(
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
     if source_code and strip_metadata:
-        raise UsageError("--keep-source and --strip-metadata: source code is metadata", "give one of them")
+        raise UsageError(
+            "--keep-source and --strip-metadata: source code is metadata", "give one of them", code="option.conflict"
+        )
     settings, path = project.load(), Path(source)
     graph = _load_model(path) if path.is_file() else None
     if graph is None:
         contents.of(path)  # a mistake there is reported first
         if runtime.reference is not None or inputs != options.InputOptions():
-            raise UsageError("-i and what goes with it are for a whole model", f"{clean(source)} has its own inputs")
+            raise UsageError(
+                "-i and what goes with it are for a whole model",
+                f"{clean(source)} has its own inputs",
+                code="option.conflict",
+            )
     name = name_of(path.with_suffix("") if graph else path)
     target = _target(output, name)
     require_free(target, name, force=result.force)
@@ -153,7 +159,9 @@ def _load_model(path: Path) -> Graph:
 
     if path.suffix == ".zip":
         name = clean(str(path))
-        raise UsageError(f"{name} is neither a model nor a case", f"a bundle? subcut replay {name}")
+        raise UsageError(
+            f"{name} is neither a model nor a case", f"a bundle? subcut replay {name}", code="bundle.no-source"
+        )
     return load(path)
 
 
@@ -171,7 +179,7 @@ def _cut_whole(graph: Graph, folder: Path, asked: Asked) -> None:
         cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference, asked.feeding)
     if len(cases) > 1:
         what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
-        raise UsageError(what, "give samples of one shape with -i")
+        raise UsageError(what, "give samples of one shape with -i", code="bundle.several-shapes")
     log.info("check  %s", clean(cases[0].manifest["check"]["what"]))
 
 
@@ -185,7 +193,9 @@ def _copy_case(path: Path, folder: Path) -> None:
 
     case = contents.of(path)
     if case.evidence is not None or any(name.startswith("candidate/") for name in case.files):
-        raise UsageError(f"{clean(str(path))} holds what its own candidate gave", "leave -c out")
+        raise UsageError(
+            f"{clean(str(path))} holds what its own candidate gave", "leave -c out", code="option.conflict"
+        )
     for name, file in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / name)

@@ -108,10 +108,12 @@ def compare(
     chosen = resolve.output_choice(compared)  # mistakes there are told first
     if align not in (None, "output", "all"):
         raise UsageError(
-            f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
+            f"--align {align}: expected output or all",
+            "--align output compares the model's outputs alone",
+            code="option.unknown-value",
         )
     if part.at and (part.start or part.end):
-        raise UsageError("--at and --start or --end: which?", "give one of them")
+        raise UsageError("--at and --start or --end: which?", "give one of them", code="option.conflict")
     choice = TensorChoice(
         part.at or (), part.start or (), part.end or (), part.in_place,
         align == "output", fail_fast or align == "all", save,

@@ -66,7 +66,7 @@ def convert(
     """
     source = Path(model)
     if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is not a file
-        raise UsageError(f"no such file or folder: {clean(model)}", "check the path")
+        raise UsageError(f"no such file or folder: {clean(model)}", "check the path", code="file.not-found")
     target = _free(output, source, force=result.force)
     settings = project.Project()
     if with_command:
@@ -102,11 +102,21 @@ def _converter_of(source: Path) -> tuple[str, Converter]:
     if found := converters.converter_of(source):
         return found
     if source.suffix.lower() == ".onnx":
-        raise UsageError(f"{clean(str(source))} is an ONNX model already", "every command takes it as it is")
+        raise UsageError(
+            f"{clean(str(source))} is an ONNX model already",
+            "every command takes it as it is",
+            code="convert.already-onnx",
+        )
     if source.is_file() and (kind := recognise(source)):
-        raise UsageError(f"{clean(str(source))} is {kind.name}, which subcut does not convert", kind.advice)
+        raise UsageError(
+            f"{clean(str(source))} is {kind.name}, which subcut does not convert",
+            kind.advice,
+            code="convert.unsupported-format",
+        )
     known = "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with CMD names yours"
-    raise UsageError(f"{clean(str(source))} is none of the formats that subcut converts", known)
+    raise UsageError(
+        f"{clean(str(source))} is none of the formats that subcut converts", known, code="convert.unknown-format"
+    )
 
 
 def _place(folder: Path, target: Path) -> Path:
@@ -125,11 +135,17 @@ def _free(output: str | None, source: Path, *, force: bool) -> Path:
     if target.is_dir():
         target /= f"{source.resolve().stem}.onnx"
     if not target.parent.is_dir():
-        raise UsageError(f"no folder {clean(str(target.parent))}", "make it, or name another with -o")
+        raise UsageError(
+            f"no folder {clean(str(target.parent))}", "make it, or name another with -o", code="folder.not-found"
+        )
     if target.resolve() == source.resolve():
-        raise UsageError(f"{clean(str(source))} is an ONNX model already", "name another file with -o")
+        raise UsageError(
+            f"{clean(str(source))} is an ONNX model already", "name another file with -o", code="output.is-input"
+        )
     if target.exists() and not force:
-        raise ResultExists(f"{clean(str(target))} is in the way", "--force replaces it, -o names another")
+        raise ResultExists(
+            f"{clean(str(target))} is in the way", "--force replaces it, -o names another", code="output.exists"
+        )
     return target
 
 
@@ -155,9 +171,15 @@ def _installed(
     environments.show(installation)
     if not yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError("nothing was installed: there is nobody to ask", "--yes agrees; --with CMD names your own")
+            raise UsageError(
+                "nothing was installed: there is nobody to ask",
+                "--yes agrees; --with CMD names your own",
+                code="convert.not-confirmed",
+            )
         if not typer.confirm("Install it?", default=True, err=True):
-            raise UsageError("nothing was installed", "--with CMD names your own converter")
+            raise UsageError(
+                "nothing was installed", "--with CMD names your own converter", code="convert.not-confirmed"
+            )
     return environments.make(installation)
 
 
@@ -279,5 +301,9 @@ def _files(sample: Mapping[str, Record]) -> dict[str, Path]:
     """
     for name, record in sample.items():
         if record.form != "tensor":
-            raise InputError(f"input {clean(name)} is not a tensor: the original cannot be fed", "--no-check")
+            raise InputError(
+                f"input {clean(name)} is not a tensor: the original cannot be fed",
+                "--no-check",
+                code="tensor.not-tensor",
+            )
     return {name: Path(record.files[0]) for name, record in sample.items()}

@@ -88,12 +88,22 @@ def cut(
     asked = Asked(project.load(), model, weights, inputs, runtime=runtime, result=replace(result, output=output))
     model_path = asked.model_path
     if not start and not end:
-        raise UsageError("where to cut? name a first and a last node", _what_next(load(model_path), model))
+        raise UsageError(
+            "where to cut? name a first and a last node",
+            _what_next(load(model_path), model),
+            code="region.ends-missing",
+        )
     as_caffe = _as_caffe(as_form, asked) if as_form else ()
     if dump not in (None, "all"):
-        raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
+        raise UsageError(
+            f"--dump {dump}: only `all` is known",
+            "subcut dump MODEL NAME… writes a choice of tensors",
+            code="option.unknown-value",
+        )
     if dump and no_capture:
-        raise UsageError("--dump all writes tensors, and --no-capture computes none", "leave one of them out")
+        raise UsageError(
+            "--dump all writes tensors, and --no-capture computes none", "leave one of them out", code="option.conflict"
+        )
     formats, tensor_format = asked.formats(form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
@@ -111,9 +121,15 @@ def cut(
         target_opset=target_opset or 0,
     )
     if tensor_map and not recorded:
-        raise UsageError("--map goes with --recorded", "it says what the recording calls tensors of MODEL")
+        raise UsageError(
+            "--map goes with --recorded", "it says what the recording calls tensors of MODEL", code="option.requires"
+        )
     if recorded and (no_capture or dry_run or dynamic):
-        raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
+        raise UsageError(
+            "--recorded goes with neither --no-capture, --dry-run nor --dynamic",
+            "leave one of them out",
+            code="option.conflict",
+        )
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else asked.reference() as reference:
         graph = load(model_path)
@@ -153,9 +169,15 @@ def _as_caffe(form: str, asked: Asked) -> tuple[str, ...]:
     """
     path, _ = project.find_model(asked.model, asked.settings)
     if form != "caffe":
-        raise UsageError(f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX")
+        raise UsageError(
+            f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX", code="option.unknown-value"
+        )
     if family_of(path) is not Family.CAFFE:
-        raise UsageError(f"--as caffe: {clean(path.name)} is no .prototxt", "name the prototxt, not its conversion")
+        raise UsageError(
+            f"--as caffe: {clean(path.name)} is no .prototxt",
+            "name the prototxt, not its conversion",
+            code="caffe.not-prototxt",
+        )
     weights = asked.settings.get("weights", asked.weights)
     return (str(path), weights) if weights else (str(path),)
 

@@ -81,16 +81,20 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
     shown, hint = clean(str(place)), "name a folder that does not exist yet: subcut demo DIR"
     try:
         if place.exists() and not place.is_dir():
-            raise UsageError(f"the demo needs a folder, and {shown} is a file", hint)
+            raise UsageError(f"the demo needs a folder, and {shown} is a file", hint, code="output.not-folder")
         present = [name for name in contents if (place / name).exists()]
         if changed := [name for name in present if (place / name).read_bytes() != contents[name]]:
-            raise ResultExists(f"{shown}/{changed[0]} is not the demo's, or was changed; nothing was written", hint)
+            raise ResultExists(
+                f"{shown}/{changed[0]} is not the demo's, or was changed; nothing was written",
+                hint,
+                code="output.not-ours",
+            )
         if not present and place.is_dir() and any(place.iterdir()):
-            raise ResultExists(f"the folder {shown} is not empty; nothing was written", hint)
+            raise ResultExists(f"the folder {shown} is not empty; nothing was written", hint, code="output.not-empty")
         place.mkdir(parents=True, exist_ok=True)
         for name in contents.keys() - set(present):
             unfinished = place / f".{name}.{os.getpid()}"
             unfinished.write_bytes(contents[name])
             unfinished.rename(place / name)
     except OSError as e:
-        raise OutputError(f"cannot write the demo to {shown}: {e.strerror or e}", hint) from e
+        raise OutputError(f"cannot write the demo to {shown}: {e.strerror or e}", hint, code="output.unwritable") from e

@@ -93,17 +93,21 @@ def draw(
     """
     form = Path(output).suffix.lower() if output else ".svg"
     if form not in FORMS:
-        raise UsageError(f"{output}: a drawing is {', '.join(FORMS)}", "subcut draw MODEL -o model.svg")
+        raise UsageError(
+            f"{output}: a drawing is {', '.join(FORMS)}", "subcut draw MODEL -o model.svg", code="option.unknown-value"
+        )
     for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
         if value is not None and not 0 < value <= MAX:
-            raise UsageError(f"{name} {value}: expected a number from 1 to {MAX}")
+            raise UsageError(f"{name} {value}: expected a number from 1 to {MAX}", code="option.out-of-range")
     asked = Asked(model=model, weights=weights, result=options.ResultOptions(trust=trust))
     graph = load(asked.model_path)
     if not beside:
         drawn = _inside(graph, shown, marked, form)
     elif form == ".html" or marked != MarkOptions() or shown.around:
         raise UsageError(
-            "--beside makes .svg or .png, and goes only with --depth, --open and --width", "leave the others out"
+            "--beside makes .svg or .png, and goes only with --depth, --open and --width",
+            "leave the others out",
+            code="option.conflict",
         )
     else:
         drawn = _two(graph, load(Asked(asked.settings, beside).model_path), shown)
@@ -154,7 +158,7 @@ def _one(part: Part, shown: ShownOptions, marked: MarkOptions, form: str) -> _Dr
 
     graph = part.graph
     if shown.hops and not shown.around:
-        raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2")
+        raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2", code="option.requires")
     whole = labelled(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
@@ -216,7 +220,7 @@ def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int], names: Map
             word = key.strip("/")
             found = word if word in openable else names.get(word, "")
             if not found:
-                raise UnknownName(f"no group '{key}'", nearest=nearest(word, [*openable, *names]))
+                raise UnknownName(f"no group '{key}'", nearest=nearest(word, [*openable, *names]), code="group.unknown")
             while found:
                 keys.add(found)
                 found = openable[found]
@@ -252,10 +256,12 @@ def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str],
     findings = sorted(found.get("findings", ()), key=is_proven)
     wrong = {int(i): is_proven(finding) for finding in findings for i in finding["indices"]}
     if not (values or failed or wrong):
-        raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint)
+        raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint, code="draw.no-errors")
     if any(not 0 <= i < len(graph.nodes) for i in wrong):
         raise UsageError(
-            f"{path} tells of nodes that {graph.path.name} does not have", "draw the model that was bisected"
+            f"{path} tells of nodes that {graph.path.name} does not have",
+            "draw the model that was bisected",
+            code="result.other-model",
         )
     return values, failed, wrong
 
@@ -315,7 +321,11 @@ def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozense
         trees = one.tree, other.tree
         for key in shown.opened:
             if not any(key.strip("/") in tree.numbers for tree in trees):
-                raise UnknownName(f"no group '{key}'", nearest=nearest(key.strip("/"), filter(None, trees[0].numbers)))
+                raise UnknownName(
+                    f"no group '{key}'",
+                    nearest=nearest(key.strip("/"), filter(None, trees[0].numbers)),
+                    code="group.unknown",
+                )
         mine, theirs = (
             tree.opened(shown.depth or 1).union(
                 *(tree.around(key.strip("/")) for key in shown.opened if key.strip("/") in tree.numbers)
@@ -349,7 +359,9 @@ def _png(text: str) -> bytes:
     try:
         import resvg_py
     except ImportError as e:
-        raise UsageError("a .png needs the library resvg-py", f"{install('png')}, or write a .svg") from e
+        raise UsageError(
+            "a .png needs the library resvg-py", f"{install('png')}, or write a .svg", code="package.not-installed"
+        ) from e
     text, longest = flattened(text)
     return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"))
 
@@ -359,4 +371,6 @@ def _write_bytes(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another -o FILE") from e
+        raise OutputError(
+            f"cannot write {path}: {e.strerror or e}", "choose another -o FILE", code="output.unwritable"
+        ) from e

@@ -79,7 +79,9 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
     if everything:
         return tensors
     if not words:
-        raise UsageError("which tensors? name some, or use --all", "subcut dump model.onnx conv1 'res2a*'")
+        raise UsageError(
+            "which tensors? name some, or use --all", "subcut dump model.onnx conv1 'res2a*'", code="argument.missing"
+        )
     chosen: list[str] = []
     for word in words:
         if any(c in word for c in "*?[") and word not in graph.maker:

@@ -104,13 +104,19 @@ def _own_form(words: str, dtype: str) -> tuple[str, TensorFormat]:
     dtypes = [part for part in plain if part.upper() not in WRITTEN_LAYOUTS]
     hint = "as in data=int8:scale=0.02:zero=-3:NHWC"
     if not parts or len(layouts) > 1 or len(dtypes) > 1 or not numbers.keys() <= {"scale", "zero"}:
-        raise UsageError(f"--tensor {words}: expected NAME=DTYPE:scale=S:zero=Z:LAYOUT, or a part of that", hint)
+        raise UsageError(
+            f"--tensor {words}: expected NAME=DTYPE:scale=S:zero=Z:LAYOUT, or a part of that",
+            hint,
+            code="option.malformed",
+        )
     try:
         scale = Scale((float(numbers["scale"]),), (int(numbers.get("zero", 0)),)) if numbers else None
     except (KeyError, ValueError) as e:
-        raise UsageError(f"--tensor {words}: scale is a number, zero a whole one beside it", hint) from e
+        raise UsageError(
+            f"--tensor {words}: scale is a number, zero a whole one beside it", hint, code="option.malformed"
+        ) from e
     if scale and not 0 < scale.step[0] < math.inf:
-        raise UsageError(f"--tensor {words}: a scale is above 0", hint)
+        raise UsageError(f"--tensor {words}: a scale is above 0", hint, code="option.out-of-range")
     found = next(iter(dtypes), dtype if scale else "")
     return name, TensorFormat(found, next(iter(layouts), ""), scale)
 

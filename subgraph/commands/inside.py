@@ -37,7 +37,11 @@ def opened(
         if inside is None:
             yield graph, feeding, tuple(names)
         elif score:
-            raise UsageError("a score judges the model's outputs, and these nodes are inside a body", "without --score")
+            raise UsageError(
+                "a score judges the model's outputs, and these nodes are inside a body",
+                "without --score",
+                code="body.score",
+            )
         else:
             yield inside.graph, inside.feeding or feeding, inside.names
 

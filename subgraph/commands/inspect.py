@@ -82,10 +82,12 @@ def inspect(
     settings = project.load()
     model, node = _model_and_node(model, node, settings)
     if node and (start or end):
-        raise UsageError("name a node, or --start and --end, not both")
+        raise UsageError("name a node, or --start and --end, not both", code="option.conflict")
     if candidate and not node:
         raise UsageError(
-            "-c goes with a node", "subcut lint MODEL -c SPEC names all nodes like those known to be wrong"
+            "-c goes with a node",
+            "subcut lint MODEL -c SPEC names all nodes like those known to be wrong",
+            code="option.requires",
         )
     asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
     model_path, feeding = asked.model_path, asked.feeding
@@ -95,7 +97,9 @@ def inspect(
         places = tuple(start or ()), tuple(end or ())
         document = _document(graph, node, *places, None if no_run else feeding, runtime)
     except UnicodeDecodeError as e:
-        raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
+        raise ModelError(
+            f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum", code="model.not-utf8"
+        ) from e
     return Result(to_json(document), text(document), document.exit_code)
 
 

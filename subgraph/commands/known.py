@@ -59,7 +59,9 @@ def known(
     """
     asked = Asked(project.load(), result=result)
     if candidate and not try_it:
-        raise UsageError("-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries")
+        raise UsageError(
+            "-c goes with --try", "subcut lint MODEL -c SPEC holds a model against the entries", code="option.requires"
+        )
     tested = asked.candidate(candidate) if candidate else None
     chosen = _chosen(entries_of.entries(folders_of(asked.settings)), runtime, operator)
     if name:
@@ -69,7 +71,7 @@ def known(
         document = {"schema": "subcut.known/1", "exit_code": 0, "entries": [to_json(e) for e in chosen]}
         return Result(document, _page(chosen[0]) if name else _list(chosen))
     if not tested:
-        raise UsageError("--try on which candidate?", f"-c {chosen[0].runtime}")
+        raise UsageError("--try on which candidate?", f"-c {chosen[0].runtime}", code="argument.missing")
     return _tried(asked, tested, chosen)
 
 
@@ -119,7 +121,9 @@ def _chosen(every: Sequence[Entry], runtime: str | None, operator: str | None) -
     """
     for word, names in ((runtime, {e.runtime for e in every}), (operator, {e.operator for e in every})):
         if word and word not in names:
-            raise UnknownName(f"no entries of '{clean(word)}'", nearest=nearest(word, sorted(names)))
+            raise UnknownName(
+                f"no entries of '{clean(word)}'", nearest=nearest(word, sorted(names)), code="known.no-entry"
+            )
     return [e for e in every if runtime in (None, e.runtime) and operator in (None, e.operator)]
 
 
@@ -158,7 +162,9 @@ def _tried(asked: Asked, candidate: Candidate, chosen: Sequence[Entry]) -> Resul
     runtime = entries_of.runtime_of(candidate.backend, candidate.device)
     own = [e for e in chosen if e.runtime == runtime]
     if not own:
-        raise UsageError(f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime")
+        raise UsageError(
+            f"no entry asked for is of {clean(runtime)}", "-c SPEC of the entries' runtime", code="known.other-runtime"
+        )
     tests = sorted({test for entry in own for test in entry.tests})
     if candidate.timeout == TIMEOUT:  # the models are tiny
         candidate = replace(candidate, timeout=RUN_TIMEOUT)

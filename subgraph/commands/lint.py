@@ -69,7 +69,7 @@ def lint(
     asked = Asked(model=model, weights=weights, inputs=inputs, result=options.ResultOptions(trust=trust))
     names = lint.choose_rules(only or (), ignore or ())
     if target_opset is not None and target_opset < 1:
-        raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
+        raise UsageError(f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range")
     table.check(csv_file)
     model_path, feeding = asked.model_path, asked.feeding
     graph = load(model_path)
@@ -79,7 +79,9 @@ def lint(
             context = _of_runtime(context, asked.described_candidate(candidate), asked.settings)
         document = lint.document(context, names)
     except UnicodeDecodeError as e:
-        raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
+        raise ModelError(
+            f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum", code="model.not-utf8"
+        ) from e
     for row in document.not_checked:
         log.debug("%s: not checked: %s", row.rule, row.why)
     return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)

@@ -32,7 +32,7 @@ def refuse_beside_loop(given: Mapping[str, object]) -> None:
     """
     for name, value in given.items():
         if value:
-            raise UsageError(f"{name} and --loop do not go together", "leave one of them out")
+            raise UsageError(f"{name} and --loop do not go together", "leave one of them out", code="option.conflict")
 
 
 def bisect_loop(

@@ -85,7 +85,7 @@ def start(
     settings, model_path, criterion = asked.settings, asked.model_path, asked.criterion
     _check_batch(batch)
     if not 1 <= repeat <= records.MAX_REPEAT:
-        raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}")
+        raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}", code="option.out-of-range")
     feeding = asked.feeding
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
@@ -139,7 +139,7 @@ def _check_batch(batch: int | None) -> None:
     from subgraph.bisection.manual.records import MAX_BATCH
 
     if batch is not None and not 1 <= batch <= MAX_BATCH:
-        raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}")
+        raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}", code="option.out-of-range")
 
 
 def next_(
@@ -259,7 +259,11 @@ def reset(
         lost = f"{clean(str(folder))} holds a manual session: {sessions.so_far(folder)}"
         if not yes:
             if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-                raise UsageError(f"{lost}; reset removes it", "subcut manual log shows the answers; --yes removes them")
+                raise UsageError(
+                    f"{lost}; reset removes it",
+                    "subcut manual log shows the answers; --yes removes them",
+                    code="manual.not-confirmed",
+                )
             typer.confirm(f"{lost}. Remove it, with all answers?", abort=True, err=True)
         left = sessions.clear(folder)
     with suppress(OSError):  # it holds something else
@@ -312,7 +316,7 @@ def _answer(word: str, numbers: list[str] | None, name: str | None, output: str 
 
 def _task_number(text: str) -> int:
     if not text.isdigit():
-        raise UsageError(f"'{text}' is not a task number", "subcut manual next lists them")
+        raise UsageError(f"'{text}' is not a task number", "subcut manual next lists them", code="manual.unknown-task")
     return int(text)
 
 
@@ -327,13 +331,15 @@ def _continue(manual: ManualState, trust: bool) -> Result:
 
     path = Path(manual.model.path)
     if not path.is_file():
-        raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
+        raise UsageError(
+            f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset", code="manual.model-gone"
+        )
     resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
     with _asked(manual, trust=trust).reference() as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
-            raise UsageError(f"{clean(path.name)} has changed since this session began", hint)
+            raise UsageError(f"{clean(path.name)} has changed since this session began", hint, code="model.changed")
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
             advance.restore(manual, trials.model)
             return _advanced(manual, trials)

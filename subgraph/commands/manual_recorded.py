@@ -37,7 +37,7 @@ def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, comma
     other = compared.other_input
     if compared.wrong_input or other:
         what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
-        raise InputError(what, "-i what the device was fed; or start without --recorded")
+        raise InputError(what, "-i what the device was fed; or start without --recorded", code="recording.other-input")
     graph = judge.model.graph
     weights = interval.node_weights(graph)
     intervals = interval.find_intervals(compared, weights)

@@ -94,7 +94,7 @@ def plan(
     limit = seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
-        raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}")
+        raise UsageError(f"--to {clean(to)}: unknown", f"one of {', '.join(TO)}", code="option.unknown-value")
     with _opened(asked, options_of, to, began + SEARCH_SHARE * limit) as (trials, twin), ExitStack() as stack:
         parallel = asked.jobs(jobs, trials.runtime.candidate)
         higher = _gears_of(trials.model, twin, between)
@@ -118,7 +118,9 @@ def _unit(word: str | None) -> Unit:
     from subgraph.plan.places import Unit
 
     if word not in (None, *Unit):
-        raise UsageError(f"--unit {clean(str(word))}: unknown", f"one of {', '.join(Unit)}")
+        raise UsageError(
+            f"--unit {clean(str(word))}: unknown", f"one of {', '.join(Unit)}", code="option.unknown-value"
+        )
     return Unit(word or Unit.NODE)
 
 
@@ -128,7 +130,9 @@ def _gears(words: str | None) -> list[str]:
 
     asked = [word.strip() for word in (words or "").split(",") if word.strip()]
     if unknown := [word for word in asked if word not in (*GEARS, *ENDS)]:
-        raise UsageError(f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}")
+        raise UsageError(
+            f"--gears {clean(unknown[0])}: unknown", f"some of {', '.join(GEARS)}", code="option.unknown-value"
+        )
     return [word for word in GEARS if word in asked]
 
 
@@ -136,7 +140,11 @@ def _gears_of(model: ReferenceModel, twin: Twin, between: Sequence[str]) -> dict
     from subgraph.plan.places import gear
 
     if between and not twin.forms:
-        raise UsageError("--gears is for quantized models", "leave it out: nothing lies between 16 bits and float32")
+        raise UsageError(
+            "--gears is for quantized models",
+            "leave it out: nothing lies between 16 bits and float32",
+            code="option.conflict",
+        )
     return {name: gear(model.graph, twin, name) for name in between}
 
 
@@ -158,7 +166,7 @@ def _opened(
     by_command = setup.candidate.keeps_nodes
     if bool(to) + bool(candidate_options.other_model) + by_command != 1:
         how = "--candidate-model MODEL2, or --to fp16, bf16, int8, uint8, int16; or a command with {keep}"
-        raise UsageError("which lower precision?", how)
+        raise UsageError("which lower precision?", how, code="argument.missing")
     if to and to not in quantize.TYPES:
         setup = replace(setup, candidate=replace(setup.candidate, precision=Precision(to)))
     log_random_inputs(asked.feeding)
@@ -214,7 +222,9 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
         off = max(distance(one[name].array(), other[name].array()) for one, other in pairs)
         if off > MAX_CONVERTED:
             what = f"{clean(graph.path.name)}, {how}, gives other values of '{clean(name)}'"
-            raise ModelError(f"{what}: off by {off:.2g}", "export it with opset 13 or newer")
+            raise ModelError(
+                f"{what}: off by {off:.2g}", "export it with opset 13 or newer", code="plan.changes-outputs"
+            )
     log.info("%s was %s; its outputs are the same", clean(graph.path.name), how)
 
 

@@ -82,7 +82,11 @@ class TensorChoice:
         nodes = set(between(graph, self.start, self.end).nodes)
         made = [f"tensor:{name}" for name in model.tensors() if graph.maker[name] in nodes]
         if not made:
-            raise UsageError("between start and end nothing can be compared", "name others, or leave them out")
+            raise UsageError(
+                "between start and end nothing can be compared",
+                "name others, or leave them out",
+                code="region.no-values",
+            )
         return made
 
 
@@ -128,7 +132,7 @@ def known_layout(word: str | None) -> str:
 
     name = layouts.named(word or "")
     if name and name not in layouts.KNOWN:
-        raise UsageError(f"no layout '{clean(name)}'", f"known: {', '.join(layouts.KNOWN)}")
+        raise UsageError(f"no layout '{clean(name)}'", f"known: {', '.join(layouts.KNOWN)}", code="layout.unknown")
     return name
 
 
@@ -139,7 +143,9 @@ def refuse_beside_recorded(values: Mapping[str, object]) -> None:
     """
     for option, value in values.items():
         if value:
-            raise UsageError(f"{option} goes with a candidate, not with --recorded", "leave one of them out")
+            raise UsageError(
+                f"{option} goes with a candidate, not with --recorded", "leave one of them out", code="option.conflict"
+            )
 
 
 def compare_recorded(

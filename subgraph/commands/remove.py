@@ -57,9 +57,13 @@ def remove(
     from subgraph.editing.remove import bypass, remove_tail
 
     if bool(nodes) == bool(first):
-        raise UsageError("name nodes to bypass, or --from NODE to drop a tail", "subcut remove MODEL NODE …")
+        raise UsageError(
+            "name nodes to bypass, or --from NODE to drop a tail", "subcut remove MODEL NODE …", code="argument.missing"
+        )
     if tail and not first:
-        raise UsageError("--tail keeps what --from drops", "subcut remove MODEL --from NODE --tail tail.onnx")
+        raise UsageError(
+            "--tail keeps what --from drops", "subcut remove MODEL --from NODE --tail tail.onnx", code="option.requires"
+        )
     asked = Asked(
         model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
     )
@@ -83,7 +87,11 @@ def remove(
         else:
             kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
             if kept.exists() and not file.force:
-                raise ResultExists(f"{clean(str(kept))} exists", "choose another --tail FILE, or --force to replace it")
+                raise ResultExists(
+                    f"{clean(str(kept))} exists",
+                    "choose another --tail FILE, or --force to replace it",
+                    code="output.exists",
+                )
             with edge_values(graph, first or (), feeding, reference) as (captured, folder):
                 draft, cut = remove_tail(graph, first or (), captured, folder)
             cut.save(kept)

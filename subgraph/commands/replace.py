@@ -50,9 +50,15 @@ def replace(
     from subgraph.editing.opset import raised
 
     if not by:
-        raise UsageError("replace by what? name a model", "subcut replace MODEL --start A --end B --by piece.onnx")
+        raise UsageError(
+            "replace by what? name a model",
+            "subcut replace MODEL --start A --end B --by piece.onnx",
+            code="argument.missing",
+        )
     if not start and not end:
-        raise UsageError("replace what? name a first and a last node", "--start pool1 --end res2a_relu")
+        raise UsageError(
+            "replace what? name a first and a last node", "--start pool1 --end res2a_relu", code="region.ends-missing"
+        )
     asked = Asked(
         model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
     )

@@ -81,9 +81,13 @@ def unpacked_folder(path: Path, output: str | None) -> Path:
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():
             beside = [clean(str(p)) for p in path.parent.glob("*.zip")]
-            raise UnknownName(f"no file {clean(str(path))}", nearest=nearest(str(path), beside))
+            raise UnknownName(f"no file {clean(str(path))}", nearest=nearest(str(path), beside), code="file.not-found")
         if output is not None:
-            raise UsageError(f"-o {clean(output)} is for a bundle", f"{clean(str(path))} is none; leave -o out")
+            raise UsageError(
+                f"-o {clean(output)} is for a bundle",
+                f"{clean(str(path))} is none; leave -o out",
+                code="option.conflict",
+            )
         return path
     from subgraph.cases import bundle
 

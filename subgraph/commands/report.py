@@ -57,19 +57,21 @@ def report(
 
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
-        raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}")
+        raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}", code="argument.missing")
     modules = {word: plugins.load("reports", word) for word in words}
     path = _document_of(Path(run))
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         what = f"the form {clean(odd[0])} has no {renderer(document)}: it does not show {document['schema']}"
-        raise UsageError(what, "choose another form, -f html for example")
+        raise UsageError(what, "choose another form, -f html for example", code="report.not-for-result")
     drawn = pictures(document, path.parent)
     texts = {word: rendered(module, document, drawn) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:
-            raise UsageError("several forms for standard output", "name one form, or a folder with -o DIR")
+            raise UsageError(
+                "several forms for standard output", "name one form, or a folder with -o DIR", code="option.conflict"
+            )
         return Result(answer | {"files": [], "report": texts[words[0]]}, texts[words[0]].rstrip("\n"))
     folder = Path(output) if output is not None else path.parent
     files = {word: folder / _file(word, modules[word]) for word in words}
@@ -100,16 +102,18 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as e:
-        raise UsageError(f"cannot read {path}: {e.strerror or e}", hint) from e
+        raise UsageError(f"cannot read {path}: {e.strerror or e}", hint, code="file.unreadable") from e
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise UsageError(f"{path} is not JSON: {e}", hint) from e
+        raise UsageError(f"{path} is not JSON: {e}", hint, code="document.damaged") from e
     if not isinstance(document, dict) or document.get("schema") not in KNOWN:
         schema = document.get("schema", "none") if isinstance(document, dict) else "none"
         raise UsageError(
-            f"{path} is not a result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}", hint
+            f"{path} is not a result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}",
+            hint,
+            code="document.unknown-schema",
         )
     if wrong := problem(document):
-        raise UsageError(f"{path} is not whole: {wrong}", hint)
+        raise UsageError(f"{path} is not whole: {wrong}", hint, code="document.damaged")
     return document
 
 

@@ -95,7 +95,7 @@ class Asked:
             return self.path or (self.case or Path()) / MODEL
         word = self.settings.get("model", self.model)
         if word and (kind := recognise_folder(Path(word))):
-            raise UsageError(f"{clean(word)} is {kind.name}, not an ONNX model", kind.advice)
+            raise UsageError(f"{clean(word)} is {kind.name}, not an ONNX model", kind.advice, code="model.not-onnx")
         path, how = project.find_model(self.model, self.settings)
         if how:
             log.info("model: %s (%s)", path.name, how)
@@ -160,7 +160,7 @@ class Asked:
         typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
         names = [name for name, value in typed.items() if value]
         if len(names) > 1:
-            raise UsageError(f"{' and '.join(names)}: which?", "give one criterion")
+            raise UsageError(f"{' and '.join(names)}: which?", "give one criterion", code="option.conflict")
         if rtol or atol:
             limits = {"rtol": positive_number("--rtol", rtol), "atol": positive_number("--atol", atol)}
             return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
@@ -219,7 +219,7 @@ class Asked:
             reference = candidates.parse(spec, self.settings)
         if library and not reference.can.custom_ops:
             hint = f"give {reference.backend} its own setting for that"
-            raise UsageError("--custom-ops is for onnxruntime only", hint)
+            raise UsageError("--custom-ops is for onnxruntime only", hint, code="option.conflict")
         reference = self._with_custom_ops(reference)
         return replace(reference, origin=reference.origin or self.origin)
 
@@ -260,7 +260,9 @@ class Asked:
             candidate = self._with_custom_ops(candidates.parse(spec or usual, settings))
         timeout = self._read("timeout", runtime.timeout, partial(positive_number, "--timeout"))
         if timeout == 0:
-            raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
+            raise UsageError(
+                "--timeout 0: the time must be more than 0", "leave it out for 600 seconds", code="option.out-of-range"
+            )
         parse = candidates.parse_memory
         memory_limit = self._read(
             "memory_limit", runtime.memory_limit, lambda text: None if text is None else parse(text)
@@ -278,7 +280,7 @@ class Asked:
         if model and is_of_tflite(model) and is_own and not takes_tflite:
             what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
             hint = "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}"
-            raise UsageError(what, hint)
+            raise UsageError(what, hint, code="candidate.other-format")
         require_trust(candidate.code, self.result.trust)
         if not spec:
             told = {PLAIN: "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
@@ -308,7 +310,11 @@ class Asked:
         if not library:
             return "", ""
         if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is not a file
-            raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
+            raise UsageError(
+                f"no library {clean(library)}",
+                "--custom-ops wants the file that registers the operators",
+                code="file.not-found",
+            )
         return str(Path(library).resolve()), self.settings.origin("custom_ops", self.runtime.custom_ops)
 
     def _with_custom_ops(self, candidate: Candidate) -> Candidate:
@@ -341,7 +347,7 @@ class Asked:
         from subgraph.runtime.remote.remote_pool import runs_at_once
 
         if (count := self.settings.get("jobs", typed)) is not None and int(count) < 1:
-            raise UsageError(f"--jobs {count}: at least one must run")
+            raise UsageError(f"--jobs {count}: at least one must run", code="option.out-of-range")
         return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
@@ -404,11 +410,13 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     model, tensor_map = candidate.other_model, candidate.tensor_map
     if tensor_map and not model:
         raise UsageError(
-            "--map goes with --candidate-model or --recorded", "it says which tensor there is which of MODEL's"
+            "--map goes with --candidate-model or --recorded",
+            "it says which tensor there is which of MODEL's",
+            code="option.requires",
         )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
         if path and not os.path.isfile(split_signature(Path(path))[0]):  # noqa: PTH113 - a name may be too long
-            raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
+            raise UsageError(f"{option} {clean(path)}: no such file", "name a file", code="file.not-found")
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
@@ -440,7 +448,7 @@ def positive_number(option: str, text: str | float | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{option} {text}: expected a number, zero or more")
+        raise UsageError(f"{option} {text}: expected a number, zero or more", code="option.malformed")
     return value
 
 
@@ -468,10 +476,12 @@ def wanted_score(options: ScoreOptions) -> Wanted | None:
     if options.score is None:
         given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
         if names := [name for name, value in given.items() if value]:
-            raise UsageError(f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION")
+            raise UsageError(
+                f"{names[0]} goes with --score", "--score top1, or FILE.py:FUNCTION", code="option.requires"
+            )
         return None
     if bool(drop) == bool(at_least):
-        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9")
+        raise UsageError("which score is good enough?", "--drop 0.5% or --at-least 0.9", code="option.requires")
     amount, relative = parse_drop(drop) if drop else (None, False)
     least = positive_number("--at-least", at_least)
     return Wanted(options.score, amount, relative, least, Path(labels) if labels else None)
@@ -488,7 +498,7 @@ def shapes(words: Sequence[str]) -> dict[str, list[int]]:
         name, sep, text = word.rpartition("=")
         sizes = re.split(r"[x×,*]", text) if text else []
         if not sep or not name or not all(re.fullmatch("[0-9]{1,9}", s) for s in sizes):
-            raise UsageError(f"--shape {word}: expected NAME=1x3x224x224")
+            raise UsageError(f"--shape {word}: expected NAME=1x3x224x224", code="option.malformed")
         out[name] = [int(s) for s in sizes]
     return out
 
@@ -499,4 +509,6 @@ def _channel_numbers(option: str, default: float, text: str | None) -> tuple[flo
     try:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
-        raise UsageError(f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5") from None
+        raise UsageError(
+            f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5", code="option.malformed"
+        ) from None

@@ -84,7 +84,7 @@ def sweep(
     candidates = [_candidate(asked, spec) for spec in specs]
     names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
-        raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
+        raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once", code="option.repeated")
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
     with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=asked.stored) as sweep:
         places = result_folder.free_places(places)

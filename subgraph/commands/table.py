@@ -25,7 +25,7 @@ def check(file: str | None) -> None:
     path = Path(file)
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise OutputError(f"cannot write {path}: {what}", "choose another --csv FILE")
+        raise OutputError(f"cannot write {path}: {what}", "choose another --csv FILE", code="output.unwritable")
 
 
 def render(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -58,7 +58,7 @@ def write(path: Path, text: str, hint: str) -> None:
     except OSError as e:
         with contextlib.suppress(OSError):  # its folder may be a file
             aside.unlink()
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", hint) from e
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", hint, code="output.unwritable") from e
 
 
 def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | None) -> Result:

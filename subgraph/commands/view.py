@@ -86,7 +86,7 @@ def view(
     from subgraph.view.session import ViewSession
 
     if port is not None and not 0 < port <= MAX_PORT:
-        raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}")
+        raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}", code="option.out-of-range")
     settings = project.load()
     found = _run_document(model)
     asked = Asked(
@@ -168,7 +168,9 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     if body := found.get("body"):
         what = f"{clean(place)} is the search inside {clean(str(body))}, which is not a model of its own"
         raise UsageError(
-            what, f"open {clean(place)}/report.html, or view the bisection of the model, or the case in it"
+            what,
+            f"open {clean(place)}/report.html, or view the bisection of the model, or the case in it",
+            code="view.body-run",
         )
     return found
 
@@ -182,7 +184,7 @@ def _plan_document(folder: Path) -> dict[str, Any]:
     hint = "name the folder that `subcut plan` wrote"
     found, manifest = results.read(folder / PLAN_JSON, hint), case.read_manifest(folder)
     if manifest is None:
-        raise InputError(f"{clean(str(folder))} has no manifest", hint)
+        raise InputError(f"{clean(str(folder))} has no manifest", hint, code="case.damaged")
     agrees = {0: True, 1: False}.get(found["exit_code"])
     return {
         **found,
@@ -204,7 +206,11 @@ def _model_of(found: Mapping[str, Any], folder: str) -> str:
             if path.is_file() and load(path).skeleton.structure == about.get("structure_sha256"):
                 return str(path)
     what = f"no model here is the one of {folder}: {clean(str(about['file']))} as it was then"
-    raise UsageError(what, "stand in the folder of its model; one that was exported again is asked about again")
+    raise UsageError(
+        what,
+        "stand in the folder of its model; one that was exported again is asked about again",
+        code="result.model-missing",
+    )
 
 
 def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
@@ -214,7 +220,7 @@ def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
     """
     if found["model"].get("structure_sha256") != graph.skeleton.structure:
         what = f"{folder} is of another model than {graph.path.name}"
-        raise UsageError(what, "stand in the folder of its model")
+        raise UsageError(what, "stand in the folder of its model", code="result.other-model")
 
 
 def view_options(
