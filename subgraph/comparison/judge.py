@@ -35,7 +35,9 @@ def parse_criterion(text: str) -> Rule:
     module = plugins.load("criteria", name)
     if not callable(getattr(module, "rule", None)):
         raise UsageError(
-            f"criterion '{clean(name)}' has no function rule(options)", "define it: it returns judge(pair, context)"
+            f"criterion '{clean(name)}' has no function rule(options)",
+            "define it: it returns judge(pair, context)",
+            code="plugin.no-function",
         )
     rule: Rule = module.rule(options)
     return rule

@@ -64,7 +64,9 @@ def parse_where(text: str) -> Where:
     """
     m = re.fullmatch(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*", text)
     if not m:
-        raise UsageError(f"--where {clean(text)}: expected a condition", "--where 'confidence>0.5'")
+        raise UsageError(
+            f"--where {clean(text)}: expected a condition", "--where 'confidence>0.5'", code="option.malformed"
+        )
     return Where(m[1], m[2], float(m[3]))
 
 
@@ -93,6 +95,7 @@ def compared(
             raise UsageError(
                 f"--where {clean(str(one))} does not fit: {shapes}",
                 f"its axes must be the first ones of each output, as long or 1; --ignore {clean(name)} leaves it out",
+                code="where.wrong-shape",
             )
         found &= spread
     return found
@@ -101,7 +104,11 @@ def compared(
 def _holds(where: Where, record: Record) -> Array:
     value = record.value()
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OUST":
-        raise UsageError(f"--where {clean(str(where))}: {clean(where.name)} holds no numbers", "name another output")
+        raise UsageError(
+            f"--where {clean(str(where))}: {clean(where.name)} holds no numbers",
+            "name another output",
+            code="where.not-numbers",
+        )
     return np.asarray(SIGNS[where.sign](value, where.number) | (value != value), bool)
 
 

@@ -227,7 +227,9 @@ def refuse_options(name: str, options: str) -> None:
         UsageError: there are some.
     """
     if options.strip():
-        raise UsageError(f"criterion '{name}' takes no words, not '{clean(options)}'", f"write {name}")
+        raise UsageError(
+            f"criterion '{name}' takes no words, not '{clean(options)}'", f"write {name}", code="criterion.malformed"
+        )
 
 
 def parse_number(text: str, usage: str) -> float:
@@ -241,7 +243,7 @@ def parse_number(text: str, usage: str) -> float:
     except ValueError:
         value = float("nan")
     if value != value:
-        raise UsageError(f"'{clean(text)}' is no number", f"write {usage}")
+        raise UsageError(f"'{clean(text)}' is no number", f"write {usage}", code="criterion.malformed")
     return value
 
 

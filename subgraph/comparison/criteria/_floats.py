@@ -264,7 +264,7 @@ class Floats:
         if any(values.shape != self.pair.reference.shape for values in runs):
             return None
         if not runs:
-            raise ModelError("no perturbed run gave finite values")
+            raise ModelError("no perturbed run gave finite values", code="noise.not-finite")
         pairs = (Pair(self.pair.reference, values) for values in runs)
         return [self._of_counted(pair.in_place(pair.difference)) for pair in pairs]
 

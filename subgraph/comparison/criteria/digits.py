@@ -24,7 +24,9 @@ def rule(options: str) -> Rule:
     """
     text = options.strip() or str(DEFAULT)
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_DIGITS):
-        raise UsageError(f"criterion 'digits' does not understand '{clean(options)}'", f"write {USAGE}")
+        raise UsageError(
+            f"criterion 'digits' does not understand '{clean(options)}'", f"write {USAGE}", code="criterion.malformed"
+        )
     limit = float(f"1e-{text}")
 
     def judge(pair: Pair, context: OutputContext) -> Ruling:

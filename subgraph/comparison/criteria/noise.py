@@ -137,10 +137,16 @@ def _parse(options: str) -> tuple[float | None, float | None]:
     for option in filter(None, options.strip().split(",")):
         name, sign, text = (part.strip() for part in option.partition("="))
         if name not in ("k", "floor") or not sign or name in values:
-            raise UsageError(f"criterion 'noise' does not understand '{clean(option)}'", f"write {USAGE}")
+            raise UsageError(
+                f"criterion 'noise' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+            )
         values[name] = parse_number(text, USAGE)
         if values[name] < 0 or (name == "k" and values[name] == 0):
-            raise UsageError(f"criterion 'noise': {name} = {values[name]:g} lets nothing agree", f"write {USAGE}")
+            raise UsageError(
+                f"criterion 'noise': {name} = {values[name]:g} lets nothing agree",
+                f"write {USAGE}",
+                code="criterion.out-of-range",
+            )
     return values.get("k"), values.get("floor")
 
 

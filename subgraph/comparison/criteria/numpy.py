@@ -51,8 +51,12 @@ def rule(options: str) -> Rule:
 def _parse(option: str) -> tuple[str, float]:
     name, _, text = (part.strip() for part in option.partition("="))
     if name not in DEFAULT or not text:
-        raise UsageError(f"criterion 'numpy' does not understand '{clean(option)}'", f"write {USAGE}")
+        raise UsageError(
+            f"criterion 'numpy' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+        )
     value = parse_number(text, USAGE)
     if value < 0:
-        raise UsageError(f"criterion 'numpy': {name} is {value:g}, below 0", f"write {USAGE}")
+        raise UsageError(
+            f"criterion 'numpy': {name} is {value:g}, below 0", f"write {USAGE}", code="criterion.out-of-range"
+        )
     return name, value

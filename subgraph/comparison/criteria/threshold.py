@@ -57,6 +57,8 @@ def _limits(options: str) -> list[Limit]:
 def _parse(option: str) -> Limit:
     match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*", option)
     if not match:
-        raise UsageError(f"criterion 'threshold' does not understand '{clean(option)}'", f"write {USAGE}")
+        raise UsageError(
+            f"criterion 'threshold' does not understand '{clean(option)}'", f"write {USAGE}", code="criterion.malformed"
+        )
     name = match[1] if match[1].endswith(".py") else match[1].replace("-", "_")
     return Limit(name, match[2], parse_number(match[3], USAGE))

@@ -128,12 +128,14 @@ class RegionNoise:
             with self._lock:
                 expected, own = load_array(self.tensors[output]), self.sampler.plain(output)
             if (own.shape, own.dtype) != (expected.shape, expected.dtype):
-                raise ModelError(f"'{output}' is not a tensor of one form in both: its noise is not known")
+                raise ModelError(
+                    f"'{output}' is not a tensor of one form in both: its noise is not known", code="noise.undefined"
+                )
             with np.errstate(all="ignore"):
                 self._offsets[output] = np.nan_to_num(differences(own, expected), posinf=0.0, neginf=0.0)
         offset = self._offsets[output]
         if values.shape != offset.shape:
-            raise ModelError(f"'{output}' changes its shape by rounding")
+            raise ModelError(f"'{output}' changes its shape by rounding", code="noise.undefined")
         return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
 
     def _stored(self, makers: Mapping[str, Callable[[Path], NoiseRunDocument]]) -> list[_StoredRun]:
@@ -152,7 +154,7 @@ class RegionNoise:
             try:
                 document, folder = self._memo(f"{METHOD} {label}", lambda into: to_json(make(into)))
             except (InputError, ModelError) as e:
-                self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
+                self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint, code=e.code)
                 raise self._failures[label] from e
             found = from_json(NoiseRunDocument, document)
             records = [r.within(str(folder.resolve())) for r in found.tensors]

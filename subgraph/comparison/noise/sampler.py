@@ -148,7 +148,10 @@ class NoiseSampler:
             tensors = self._draw(run, folder, wanted, keys, attempt)
             if run.rounded or not self._is_void(run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
-        raise ModelError(f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not")
+        raise ModelError(
+            f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not",
+            code="noise.not-finite",
+        )
 
     def compared(self, folder: Path) -> NoiseRunDocument:
         """The values that a TopK, ArgMax or ArgMin compares, without noise."""
@@ -256,7 +259,9 @@ class NoiseSampler:
 
         moved = {} if run.rounded or run.tie_factor else self._codes
         if not moved:
-            raise ModelError("inside of TensorFlow Lite's operators nothing can be rounded or perturbed")
+            raise ModelError(
+                "inside of TensorFlow Lite's operators nothing can be rounded or perturbed", code="noise.tflite"
+            )
         model = deepcopy(self._cut.model)
         self._instrumented, self._calm = add_steps(model, moved, names), None
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
@@ -374,7 +379,7 @@ def load_array(record: Record, folder: Path = Path("/")) -> Array:
         ModelError: a sequence, or an optional.
     """
     if record.form != "tensor":
-        raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined")
+        raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined", code="noise.undefined")
     value = load(record, folder)
     assert isinstance(value, np.ndarray)
     return value

@@ -109,7 +109,9 @@ def _average_precision(found: Sequence[Boxes], true: Sequence[Boxes]) -> float:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as e:
-        raise NotInstalled("--score map needs pycocotools", "pip install 'pycocotools>=2.0.10,<3'") from e
+        raise NotInstalled(
+            "--score map needs pycocotools", "pip install 'pycocotools>=2.0.10,<3'", code="package.not-installed"
+        ) from e
     wanted = [{**row, "id": k, "area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0}
               for k, row in enumerate(_rows(true), 1)]  # fmt: skip
     classes = sorted({row["category_id"] for row in wanted})
