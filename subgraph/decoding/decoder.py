@@ -93,7 +93,7 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
         tokens = taken(numbers[0], ()) if len(numbers) == 1 else ""
     unknown = [n for n in left if n not in given]
     if unknown or not (states or tokens or file.slices):
-        raise UsageError(*_what_is(graph, unknown, states))
+        raise UsageError(*_what_is(graph, unknown, states), code="loop.unclear-inputs")
     constants = [n for n in graph.inputs if n in left or n in file.constants]
     return Decoder(
         graph, tokens, _logits(graph, file, states, tokens), positions, cache_position, cache_branch, mask,
@@ -106,7 +106,9 @@ def _require_names(graph: Graph, file: LoopFile) -> None:
     wanted += [(n, list(graph.outputs), "output") for n in (*file.states.values(), *filter(None, [file.logits]))]
     for name, names, kind in wanted:
         if name not in names:
-            raise UnknownName(f"the model has no {kind} '{clean(name)}'", nearest=nearest(name, names))
+            raise UnknownName(
+                f"the model has no {kind} '{clean(name)}'", nearest=nearest(name, names), code="loop.unknown-name"
+            )
 
 
 def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) -> tuple[str, str]:
@@ -141,7 +143,9 @@ def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str
         return floats[0]
     listed = ", ".join(map(clean, floats)) or "none is free"
     raise UsageError(
-        f"which output are the logits? {listed}", f'in loop.toml: logits = "{clean((floats or ["…"])[0])}"'
+        f"which output are the logits? {listed}",
+        f'in loop.toml: logits = "{clean((floats or ["…"])[0])}"',
+        code="loop.ambiguous-logits",
     )
 
 
@@ -153,7 +157,7 @@ def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
     """
     types = graph.declared_types([name])
     if name not in types:
-        raise ModelError(f"the model declares no type of '{clean(name)}'")
+        raise ModelError(f"the model declares no type of '{clean(name)}'", code="loop.no-type")
     return declared_type(types[name])
 
 
@@ -210,7 +214,7 @@ def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
     dims, after = dims_of(graph, state), dims_of(graph, decoder.states[state])
     if dims is None:
         what = f"the first value of '{clean(state)}' is not known: the model declares no shape"
-        raise UsageError(what, f"-i {clean(state)}=FILE")
+        raise UsageError(what, f"-i {clean(state)}=FILE", code="loop.no-shape")
     of_batch = set(_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices)))
     cache = re.search("past|cache|key|value", state.lower()) is not None
     shape = []

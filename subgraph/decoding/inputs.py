@@ -154,7 +154,11 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
     names = [*filter(None, free), *(n for n in decoder.constants if n not in file.constants), *decoder.states]
     samples = feeding.plan(graph, names)
     if len(samples) > 1:
-        raise InputError(f"{len(samples)} samples: a loop is for one", "several prompts are rows of one array")
+        raise InputError(
+            f"{len(samples)} samples: a loop is for one",
+            "several prompts are rows of one array",
+            code="loop.many-samples",
+        )
     specs = [replace(spec, dims=None) if spec.name in free else spec for spec in samples[0].specs]
     named = {name for name, _ in samples[0].files if name}
     wanted = [s for s in specs if s.name in named or s.name in free[:1] or s.name in decoder.slices]
@@ -164,12 +168,20 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
         samples = [replace(samples[0], files=[(name or first, f) for name, f in samples[0].files])]
     counted = [n for n in (decoder.position_ids, decoder.cache_position) if n in named]
     if counted:
-        raise InputError(f"'{clean(counted[0])}' is counted from step to step", f"leave -i {clean(counted[0])}=… out")
+        raise InputError(
+            f"'{clean(counted[0])}' is counted from step to step",
+            f"leave -i {clean(counted[0])}=… out",
+            code="loop.counted-input",
+        )
     given = {name for name, _ in samples[0].files if name} | ({wanted[0].name} if unnamed else set())
     missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
     if missing:
         what = f"nothing is given for '{clean(missing[0])}'"
-        raise InputError(what, f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}")
+        raise InputError(
+            what,
+            f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}",
+            code="loop.input-missing",
+        )
     with name_setting(feeding.setting):
         values, _ = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
     for name, number in file.constants.items():
@@ -178,15 +190,19 @@ def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
         try:
             values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
         except ValueError as e:
-            raise UsageError(f"[constants] {clean(name)} = {clean(str(number))}: {e}") from e
+            raise UsageError(f"[constants] {clean(name)} = {clean(str(number))}: {e}", code="loop.wrong-value") from e
     prompt: Any = values.pop(decoder.tokens, None)
     mask: Any = values.pop(decoder.attention_mask, None)
     sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
     read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values)
     if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
-        raise InputError(f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape")
+        raise InputError(
+            f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape", code="loop.wrong-shape"
+        )
     if sequences and read.steps < 1:
-        raise InputError("the sequence is shorter than one slice", "[slices] says how long a slice is")
+        raise InputError(
+            "the sequence is shorter than one slice", "[slices] says how long a slice is", code="loop.too-short"
+        )
     return read
 
 
@@ -203,5 +219,7 @@ def _as_rows(prompt: Any, decoder: Decoder) -> Any:
     rows = np.atleast_2d(np.asarray(prompt))
     if rows.ndim != 2 or not rows.size:
         shape = "×".join(map(str, rows.shape))
-        raise InputError(f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens")
+        raise InputError(
+            f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens", code="loop.wrong-shape"
+        )
     return rows.astype(np.int64)

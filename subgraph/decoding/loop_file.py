@@ -60,14 +60,22 @@ def read(path: Path) -> LoopFile:
     try:
         document = parse_toml(read_text(path))
     except OSError as e:
-        raise UsageError(f"cannot read {clean(str(path))}: {e.strerror or e}", "--loop FILE; it may be empty") from e
+        raise UsageError(
+            f"cannot read {clean(str(path))}: {e.strerror or e}", "--loop FILE; it may be empty", code="file.unreadable"
+        ) from e
     except ValueError as e:
-        raise UsageError(f"{clean(str(path))} is not TOML: {clean(str(e))}", 'eos = 2, [states] h0 = "hn"') from e
+        raise UsageError(
+            f"{clean(str(path))} is not TOML: {clean(str(e))}", 'eos = 2, [states] h0 = "hn"', code="loop.not-toml"
+        ) from e
     known = [f.name for f in fields(LoopFile)]
     for key in document:
         if key not in known:
             near = nearest(key, known)
-            raise UsageError(f"{clean(str(path))}: no key '{clean(key)}'", f"known: {', '.join(near or known)}")
+            raise UsageError(
+                f"{clean(str(path))}: no key '{clean(key)}'",
+                f"known: {', '.join(near or known)}",
+                code="loop.unknown-key",
+            )
     values = {key: _checked(str(path), key, value) for key, value in document.items()}
     return LoopFile(**values)
 
@@ -86,7 +94,7 @@ def _checked(file: str, key: str, value: Any) -> Any:
         "constants": ("a table: sr = 16000", isinstance(value, dict)),
     }.get(key, ("a name", isinstance(value, str)))
     if not fits:
-        raise UsageError(f"{clean(file)}: {key} = {clean(str(value))}: expected {kind}")
+        raise UsageError(f"{clean(file)}: {key} = {clean(str(value))}: expected {kind}", code="loop.wrong-value")
     if key == "eos":
         return tuple(value) if isinstance(value, list) else (value,)
     if key == "slices":
@@ -99,7 +107,11 @@ def _slices(file: str, name: str, value: Any) -> Slicing:
     numbers = isinstance(table, dict) and "size" in table and all(map(_is_number, table.values()))
     if not numbers or table.keys() - {"size", "step", "axis"} or min(table["size"], table.get("step", 1)) < 1:
         what = f"{clean(file)}: slices: {clean(name)} = {clean(str(value))}: expected a size in elements"
-        raise UsageError(what, f"{clean(name)} = 512, or {clean(name)} = {{ size = 576, step = 512, axis = -1 }}")
+        raise UsageError(
+            what,
+            f"{clean(name)} = 512, or {clean(name)} = {{ size = 576, step = 512, axis = -1 }}",
+            code="loop.wrong-value",
+        )
     return Slicing(table["size"], table.get("step", table["size"]), table.get("axis", -1))
 
 

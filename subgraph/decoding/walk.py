@@ -237,7 +237,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
             yield CandidateStep(k, {}, e)
             return
         if missing := [name for name in decoder.graph.outputs if name not in made]:
-            yield CandidateStep(k, {}, SubcutError(f"it gives no '{clean(missing[0])}'"))
+            yield CandidateStep(k, {}, SubcutError(f"it gives no '{clean(missing[0])}'", code="loop.output-missing"))
             return
         raw, made = made, carry_over_empty_states(decoder, made, states, into)
         states = next_states(decoder, made)
