@@ -194,13 +194,13 @@ class Draft:
         if versions[0] > versions[1] and not domain:
             hint += f"; or --opset {versions[0]}, which raises {clean(self.graph.path.name)}"
         if domain:
-            raise ModelError(what, hint)
+            raise ModelError(what, hint, code="edit.opsets-differ")
         try:
             with OnnxProcess(other.path) as process:
                 converted = process.convert(theirs, versions[1])
         except OnnxError as e:
             why = clean(re.sub(r".*Assertion .* failed: ", "", " ".join(str(e).split())))
-            raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint) from e
+            raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint, code="opset.not-convertible") from e
         self.remarks.append(f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}")
         return converted
 
@@ -234,7 +234,9 @@ class Draft:
                     heapq.heappush(ready, j)
         if len(order) < len(nodes):
             node = next(nodes[i] for i, n in enumerate(waiting) if n)
-            raise ModelError(f"'{clean(node.name or node.output[0])}' would depend on itself", "check --map")
+            raise ModelError(
+                f"'{clean(node.name or node.output[0])}' would depend on itself", "check --map", code="edit.cycle"
+            )
         assign(self.model.graph.node, order)
 
     # ------------------------------------------------------------------------------------------------ writing

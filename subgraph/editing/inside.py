@@ -38,7 +38,9 @@ def edited(graph: Graph, names: Sequence[str], edit: Edit, scratch: Path) -> Dra
     body, inner, own_names = inside
     if not body.name.attribute:
         what = f"{clean(body.name.text)} is a call of a function: what is changed there is changed in every call"
-        raise UsageError(what, "onnx.inliner.inline_local_functions writes the calls out; edit that model")
+        raise UsageError(
+            what, "onnx.inliner.inline_local_functions writes the calls out; edit that model", code="edit.function-call"
+        )
     draft = edited(inner, own_names, edit, scratch / "inner")
     draft.save(scratch / "body.onnx")
     return _put_back(graph, body, draft, load(scratch / "body.onnx"))

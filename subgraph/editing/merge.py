@@ -58,7 +58,7 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
         for name, known, word, graph in ((output, one.outputs, "output", one), (taker, other.inputs, "input", other)):
             if name not in known:
                 what = f"'{clean(name)}' is not an {word} of {clean(graph.path.name)}"
-                raise UnknownName(what, nearest=nearest(name, list(known)))
+                raise UnknownName(what, nearest=nearest(name, list(known)), code="edit.unknown-tensor")
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}
     for taker, output in joined.items():
@@ -67,6 +67,7 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
             raise ModelError(
                 f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is {b.dtype} {b.dims}",
                 "--map joins others, or put a Cast or Reshape between them",
+                code="edit.types-differ",
             )
     return joined
 

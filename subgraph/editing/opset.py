@@ -22,7 +22,7 @@ def raised(graph: Graph, version: int, folder: Path) -> Graph:
     own, newest = opset_of(graph.model), newest_opsets()[""]
     if not own <= version <= newest:
         what = f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up to {newest}"
-        raise UsageError(what, f"a number from {own} to {newest}")
+        raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")
     draft = Draft(graph)
     functions = list(draft.model.functions)
     try:
@@ -30,7 +30,9 @@ def raised(graph: Graph, version: int, folder: Path) -> Graph:
             draft.model = process.convert(draft.model, version)
     except OnnxError as e:
         why = clean(" ".join(str(e).split()))
-        raise ModelError(f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}") from e
+        raise ModelError(
+            f"onnx cannot convert {clean(graph.path.name)} to opset {version}: {why}", code="opset.not-convertible"
+        ) from e
     if functions and not draft.model.functions:  # onnx's converter leaves them out
         draft.model.functions.extend(functions)
     path = folder / graph.path.name

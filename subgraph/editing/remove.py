@@ -68,6 +68,7 @@ def _only_input(graph: Graph, i: int) -> str:
         raise UsageError(
             f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(names), 'input')} that are not constants",
             "only a node of one input and one output can be bypassed; `subcut replace` puts something else there",
+            code="edit.not-bypassable",
         )
     return names[0]
 
@@ -78,6 +79,7 @@ def _only_output(graph: Graph, i: int) -> str:
         raise UsageError(
             f"'{clean(graph.label(i))}' ({graph.ops[i]}) has {count(len(used), 'output')} in use",
             "only a node of one input and one output can be bypassed",
+            code="edit.not-bypassable",
         )
     return used[0] if used else graph.makes[i][0]
 
@@ -98,7 +100,9 @@ def remove_tail(
     """
     below = graph.descendants(i for word in selectors for i in graph.select(word).nodes)
     if len(below) == len(graph.nodes):
-        raise NoRegion("nothing is left: all nodes are below", "name a node further down with --from")
+        raise NoRegion(
+            "nothing is left: all nodes are below", "name a node further down with --from", code="edit.nothing-left"
+        )
     region = of_nodes(graph, below, [tuple(graph.outputs)], keep_random=True)
     tail = cut_region(graph, region, captured, folder, dynamic=True)
     tail.model.metadata_props.add(key=OUTPUTS, value=json.dumps(list(graph.outputs)))

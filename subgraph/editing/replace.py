@@ -81,7 +81,10 @@ def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, st
             known = [*region.inputs, *region.shapes]
             what = f"{clean(piece.path.name)} reads '{clean(theirs)}', which is not a tensor outside the region"
             raise UnknownName(
-                what, f"--map with a line: {known[0] if known else 'NAME'} {theirs}", nearest(name, known)
+                what,
+                f"--map with a line: {known[0] if known else 'NAME'} {theirs}",
+                nearest(name, known),
+                code="edit.unknown-tensor",
             )
     given = {ours.get(name, name): name for name in piece.outputs}
     if missing := [name for name in region.outputs if name not in given]:
@@ -90,6 +93,7 @@ def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, st
         raise UsageError(
             f"{clean(piece.path.name)} does not give {names}, which is read outside the region",
             f"--map with a line: {missing[0]} {free[0] if free else 'NAME'}",
+            code="edit.output-missing",
         )
     return connected | {given[name]: name for name in region.outputs}
 
@@ -113,6 +117,7 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
                 f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and {_shown(other)} in "
                 f"{clean(piece.path.name)}",
                 "the piece must keep the types of the tensors at its boundary",
+                code="edit.types-differ",
             )
 
 
