@@ -44,7 +44,11 @@ def named(word: str) -> str:
     """
     processor = next((name for name, of_distribution in PROCESSORS.items() if word in (name, of_distribution)), "")
     if not processor:
-        raise UsageError(f"arch={clean(word)} is not a processor that runs here", f"one of {', '.join(PROCESSORS)}")
+        raise UsageError(
+            f"arch={clean(word)} is not a processor that runs here",
+            f"one of {', '.join(PROCESSORS)}",
+            code="environment.unknown-processor",
+        )
     return "" if is_own(processor) else processor
 
 
@@ -104,7 +108,9 @@ def make_system(processor: str, folder: Path, run: Run) -> None:
     packages = sorted((fetched / "archives").glob("*.deb"))
     if not packages:
         what = f"apt has no packages for {PROCESSORS[processor]} where it looks"
-        raise BackendError(what, "name a source that has them in /etc/apt/sources.list.d")
+        raise BackendError(
+            what, "name a source that has them in /etc/apt/sources.list.d", code="environment.no-packages"
+        )
     for package in packages:
         run(["dpkg-deb", "-x", str(package), str(folder)])
     shutil.rmtree(fetched)
@@ -139,7 +145,9 @@ def python_version(processor: str) -> str:
 
 
 def _damaged(processor: str) -> BackendError:
-    return BackendError(f"{system(processor)} is damaged", "remove that folder: it is made again")
+    return BackendError(
+        f"{system(processor)} is damaged", "remove that folder: it is made again", code="environment.damaged"
+    )
 
 
 def wheels(processor: str) -> list[str]:

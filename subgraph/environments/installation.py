@@ -184,14 +184,18 @@ def _run(command: Sequence[str], environment: Installation, hint: str = FROM_WHE
             done = children.run(command, timeout=timeout, heard=_log_download, env=env, cwd=parent)
     except subprocess.TimeoutExpired as e:
         what = f"installing {shown} took more than {timeout:.0f} s"
-        raise BackendError(what, "look at the network, and try again") from e
+        raise BackendError(what, "look at the network, and try again", code="environment.timeout") from e
     except OSError as e:
-        raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e
+        raise BackendError(
+            f"cannot run {clean(command[0])}: {e.strerror or e}",
+            "install Python's venv module",
+            code="environment.no-venv",
+        ) from e
     if done.code:
         if children.DISK_FULL.search((done.err or done.out).decode(errors="replace")):
             hint = "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
         lines = (masked(clean(line)) for line in done.last_lines(LAST_LINES, *UNTOLD))
-        raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint)
+        raise BackendError(" | ".join([f"cannot install {shown}", *lines]), hint, code="environment.install-failed")
 
 
 @contextmanager
@@ -208,4 +212,8 @@ def _locked(folder: Path) -> Iterator[None]:
         with lock:
             yield
     except OSError as e:
-        raise OutputError(f"cannot write {folder.parent}: {e.strerror or e}", "set XDG_CACHE_HOME to a folder") from e
+        raise OutputError(
+            f"cannot write {folder.parent}: {e.strerror or e}",
+            "set XDG_CACHE_HOME to a folder",
+            code="output.unwritable",
+        ) from e

@@ -49,7 +49,11 @@ def package(backend: str) -> tuple[str, str, tuple[str, ...]]:
     if not isinstance(found, tuple):
         some = [name for name in plugins.own_names("backends") if plugins.constant("backends", name, NAME)]
         what = f"the releases of {clean(backend)} are not known"
-        raise UsageError(what, f"those of {', '.join(some)} are; --versions-command switches those of your own")
+        raise UsageError(
+            what,
+            f"those of {', '.join(some)} are; --versions-command switches those of your own",
+            code="release.unsupported",
+        )
     return str(found[0]), str(found[1]), tuple(map(str, found[2:]))
 
 
@@ -87,7 +91,9 @@ def parse(text: str) -> Version:
         return Version(text)
     except InvalidVersion as e:
         raise UsageError(
-            f"'{clean(text)}' is not a version", "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22"
+            f"'{clean(text)}' is not a version",
+            "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22",
+            code="release.malformed",
         ) from e
 
 
@@ -106,13 +112,17 @@ def published(backend: str, sources: Sequence[str] = (), variant: str = "") -> l
     try:
         said = children.run([*_pip(sources), *words], timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise BackendError(f"pip cannot say which releases of {name} there are: {e}", "look at the network") from e
+        raise BackendError(
+            f"pip cannot say which releases of {name} there are: {e}", "look at the network", code="release.no-index"
+        ) from e
     listed = re.search(r"^Available versions: (.*)$", said.out.decode(errors="replace"), re.MULTILINE)
     if not listed:
         errors = re.findall(r"^ERROR.*", said.err.decode(errors="replace"), re.MULTILINE)
         last = errors[-1] if errors else "pip found none"
         hint = "--index-url and --find-links say where to look, as for pip; --versions names releases"
-        raise BackendError(f"no index says which releases of {name} there are: {clean(last)}", hint)
+        raise BackendError(
+            f"no index says which releases of {name} there are: {clean(last)}", hint, code="release.no-index"
+        )
     return sorted((word.strip() for word in listed[1].split(",")), key=parse)
 
 
@@ -126,7 +136,9 @@ def _published_by_npm(name: str) -> list[str]:
         said = children.run([npm or "npm", "view", name, "versions", "--json"], timeout=SECONDS)
         listed = json.loads(said.out)
     except (OSError, subprocess.TimeoutExpired, ValueError) as e:
-        raise BackendError(f"npm cannot say which releases of {name} there are", "--versions A,B names them") from e
+        raise BackendError(
+            f"npm cannot say which releases of {name} there are", "--versions A,B names them", code="release.no-index"
+        ) from e
     plain = (version for version in listed if isinstance(version, str) and re.fullmatch(r"[\d.]+", version))
     return sorted(plain, key=parse)
 
@@ -179,12 +191,17 @@ def lend(folder: Path, python: Path) -> None:
     """
     of = _of_interpreter(python)
     if of.version < OLDEST:
-        raise BackendError(f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer")
+        raise BackendError(
+            f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer",
+            code="environment.old-python",
+        )
     alike = of.machine == platform.machine()
     same = alike and of.version == sys.version_info[:2]
     if lacking := [name for name in ("numpy", *(() if alike else READERS[:1])) if name not in of.present and not same]:
         package = {READERS[0]: "protobuf"}.get(lacking[0], lacking[0])
-        raise BackendError(f"{python} has no {package}", f"{python} -m pip install {package}")
+        raise BackendError(
+            f"{python} has no {package}", f"{python} -m pip install {package}", code="package.not-installed"
+        )
     built = [name for name in BUILT if name == "ml_dtypes" or name not in of.present] if same else []
     lent = [name for name in LENT if alike or name not in of.present]
     for name in (*lent, *(READERS if alike else ()), *built):
@@ -226,4 +243,6 @@ def _of_interpreter(python: Path) -> Interpreter:
         said = children.run(children.python("-I", "-c", asked, of=python), timeout=SECONDS).out.decode().split()
         return Interpreter((int(said[0]), int(said[1])), said[2], frozenset(said[3:]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as e:
-        raise BackendError(f"{python} is no Python that starts", "python=PATH of an interpreter") from e
+        raise BackendError(
+            f"{python} is no Python that starts", "python=PATH of an interpreter", code="environment.not-python"
+        ) from e
