@@ -253,6 +253,7 @@ def build_model(
         raise ModelError(
             f"{graph.path.name} imports no opset: the versions of its operators are undefined",
             "the file may be truncated: compare its size and checksum with the original",
+            code="model.no-opset",
         )
     model = copy_without(graph.model, MODEL_PARTS)
     out = model.graph
@@ -398,6 +399,7 @@ def boundary_types(
         raise ModelError(
             f"the type of tensor '{missing[0]}' is not declared in {graph.path.name} and cannot be inferred",
             "cut with a capture (without --no-capture): its type then comes from the run",
+            code="cut.unknown-type",
         )
     return types
 

@@ -152,7 +152,9 @@ class Graph:
             order = list(sorter.static_order())
         except CycleError as e:
             cycle = " → ".join(self.label(i) for i in e.args[1])
-            raise ModelError(f"{self.path.name} has a cycle: {cycle}", "an ONNX graph must have none") from e
+            raise ModelError(
+                f"{self.path.name} has a cycle: {cycle}", "an ONNX graph must have none", code="graph.cycle"
+            ) from e
         rank = [0] * len(order)
         for position, node in enumerate(order):
             rank[node] = position
@@ -388,7 +390,7 @@ class Graph:
     def _node(self, text: str, name: str) -> Selection | None:
         if same := self.shared_names.get(name):
             which = ", ".join(f"#{i}" for i in same[:8])
-            raise UsageError(f"'{text}' is the name of {len(same)} nodes", f"say which: {which}")
+            raise UsageError(f"'{text}' is the name of {len(same)} nodes", f"say which: {which}", code="node.ambiguous")
         if not name or name not in self.node_names:  # a scan of the list is cheaper than building `names`
             return None
         return Selection(text, (self.node_names.index(name),))
@@ -399,21 +401,27 @@ class Graph:
         if name in self.inputs:
             return Selection(text, tuple(self.readers_of((name,)).get(name, ())), name)
         if self.is_weight(name):
-            raise UsageError(f"'{text}' is a weight: no node makes it", "name a node that reads or makes a tensor")
+            raise UsageError(
+                f"'{text}' is a weight: no node makes it",
+                "name a node that reads or makes a tensor",
+                code="node.is-weight",
+            )
         return None
 
     def _index_or_nth(self, text: str) -> Selection | None:
         if m := re.fullmatch(r"#(\d{1,9})", text):
             i = int(m[1])
             if i >= len(self.nodes):
-                raise UnknownName(f"no node '{text}'", f"the last node is #{len(self.nodes) - 1}")
+                raise UnknownName(f"no node '{text}'", f"the last node is #{len(self.nodes) - 1}", code="node.unknown")
             return Selection(text, (i,))
         if m := re.fullmatch(r"(\w+)@(\d{1,9})", text):
             same = [i for i, node in enumerate(self.nodes) if node.op_type == m[1]]
             if 0 < int(m[2]) <= len(same):
                 return Selection(text, (same[int(m[2]) - 1],))
             if same:
-                raise UnknownName(f"no node '{text}': the model has {len(same)} {m[1]}", "counting starts at 1")
+                raise UnknownName(
+                    f"no node '{text}': the model has {len(same)} {m[1]}", "counting starts at 1", code="node.unknown"
+                )
         return None
 
     def _glob(self, text: str) -> Selection | None:
@@ -422,7 +430,7 @@ class Graph:
         hits = [name for name in self.names if fnmatch.fnmatchcase(name, text)]
         if len(hits) > 1:
             some = ", ".join(hits[:8]) + (", …" if len(hits) > 8 else "")
-            raise UsageError(f"'{text}' matches {len(hits)} nodes", f"say which: {some}")
+            raise UsageError(f"'{text}' matches {len(hits)} nodes", f"say which: {some}", code="node.ambiguous")
         return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:
@@ -438,7 +446,9 @@ class Graph:
             return selection.tensor
         made = self.makes[selection.nodes[0]]
         if len(made) != 1:
-            raise UsageError(f"'{text}' makes {len(made)} tensors", f"say which: {', '.join(made)}")
+            raise UsageError(
+                f"'{text}' makes {len(made)} tensors", f"say which: {', '.join(made)}", code="tensor.ambiguous"
+            )
         return made[0]
 
     def _unknown(self, text: str) -> Selection:
@@ -449,10 +459,12 @@ class Graph:
                 raise UnknownName(
                     f"'{text}' is inside node '{name}', where this command does not look",
                     f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within look inside",
+                    code="node.inside-body",
                 )
         raise UnknownName(
             f"no node or tensor '{text}' in {self.path.name}",
             nearest=nearest(text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)),
+            code="node.unknown",
         )
 
 
@@ -465,7 +477,7 @@ def require_graph(item: object, function: str) -> None:
         what = f"the path {clean(str(item))!r}" if isinstance(item, (str, Path)) else f"a {type(item).__name__}"
         name = clean(str(item)) if isinstance(item, (str, Path)) else "model.onnx"
         hint = f"subgraph.{function}(subgraph.load({name!r}), …)"
-        raise UsageError(f"{function} takes a graph, not {what}", hint)
+        raise UsageError(f"{function} takes a graph, not {what}", hint, code="api.wrong-type")
 
 
 def load(path: str | Path) -> Graph:

@@ -116,19 +116,23 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
 def _require_disjoint(cuts: Sequence[Cut]) -> None:
     hint = "merged_cuts.partition makes groups that can be merged"
     if not 0 < len(cuts) <= MAX_PIECES:
-        raise UsageError(f"a merged cut has 1 to {MAX_PIECES} pieces, not {len(cuts)}", hint)
+        raise UsageError(f"a merged cut has 1 to {MAX_PIECES} pieces, not {len(cuts)}", hint, code="cut.piece-count")
     _require_one_graph(cuts)
     owner: dict[OwnedKey, int] = {}
     for i, cut in enumerate(cuts):
         for key, description in _owned(cut).items():
             if owner.setdefault(key, i) != i:
-                raise UsageError(f"pieces {owner[key]} and {i} of a merged cut share {description}", hint)
+                raise UsageError(
+                    f"pieces {owner[key]} and {i} of a merged cut share {description}", hint, code="cut.overlap"
+                )
 
 
 def _require_one_graph(cuts: Sequence[Cut]) -> None:
     if any(cut.graph is not cuts[0].graph for cut in cuts):
         raise UsageError(
-            "the pieces of a merged cut come from several graphs", "load the model once, cut all from that"
+            "the pieces of a merged cut come from several graphs",
+            "load the model once, cut all from that",
+            code="cut.several-graphs",
         )
 
 

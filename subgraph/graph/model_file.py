@@ -46,7 +46,9 @@ def copy_model(graph: Graph, path: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
     except OSError as e:
-        raise OutputError(f"cannot copy {graph.path} to {path}: {e.strerror or e}", "free some space") from e
+        raise OutputError(
+            f"cannot copy {graph.path} to {path}: {e.strerror or e}", "free some space", code="output.unwritable"
+        ) from e
 
 
 def model_digest(graph: Graph) -> str:

@@ -127,7 +127,9 @@ class OnnxProcess:
             self._bound = min(MEMORY + MEMORY_PER_BYTE * size, free_memory())
             return Answering(python("-I", "-S", CHILD, folder), memory=self._bound)
         except OSError as e:
-            raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
+            raise ModelError(
+                f"cannot start a process to check {self.path.name}: {e.strerror or e}", code="process.not-started"
+            ) from e
 
     def _ended(self, code: int, call: str) -> ModelError:
         how = f"it was ended by {name}" if (name := crash_name(code)) else f"it ended with code {code}"
@@ -140,7 +142,7 @@ class OnnxProcess:
         }[call]
         limit = f"at its limit of time or memory ({self._bound / 2**30:.1f} GiB)"
         what = f"onnx's {task} failed on {self.path.name}: {how}, {limit}, or by a crash"
-        return ModelError(what, "is the model damaged, or made to do harm?")
+        return ModelError(what, "is the model damaged, or made to do harm?", code="model.check-failed")
 
     def __enter__(self) -> OnnxProcess:
         return self

@@ -136,7 +136,7 @@ def require_expandable(
     except CycleError as e:
         circle = " → ".join(_shown(key) for key in reversed(e.args[1]))
         what = f"local functions of {model} call each other in a circle: {circle}"
-        raise ModelError(what, "ONNX allows no recursion: export the model anew") from e
+        raise ModelError(what, "ONNX allows no recursion: export the model anew", code="model.recursion") from e
     sizes: dict[FunctionKey, int] = {}  # when inlined
     for key in order:
         sizes[key] = len(functions[key]) + sum(sizes[called] for called in calls[key])
@@ -144,7 +144,9 @@ def require_expandable(
     if total > MAX_EXPANDED:
         largest = max(sizes, key=lambda key: sizes[key])
         what = f"{model} has {total:.1e} nodes once its local functions are inlined: {_shown(largest)} alone"
-        raise ModelError(f"{what} has {sizes[largest]:.1e}", "no runtime can load it: export the model anew")
+        raise ModelError(
+            f"{what} has {sizes[largest]:.1e}", "no runtime can load it: export the model anew", code="model.expansion"
+        )
 
 
 def _shown(key: FunctionKey) -> str:

@@ -81,7 +81,7 @@ def protos() -> ModuleType:
 def _import_protos() -> ModuleType:
     package = importlib.util.find_spec("onnx")
     if package is None or not package.submodule_search_locations:
-        raise ModelError("the package 'onnx' is not installed", "pip install onnx")
+        raise ModelError("the package 'onnx' is not installed", "pip install onnx", code="package.not-installed")
     place = Path(package.submodule_search_locations[0]) / "onnx_ml_pb2.py"
     spec = importlib.util.spec_from_file_location("onnx.onnx_ml_pb2", place)
     assert spec is not None and spec.loader is not None
@@ -176,14 +176,14 @@ def read(path: Path) -> Skeleton:
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # checked first, because opening a pipe would block
-            raise ModelError(f"{path} is not a regular file", "name the .onnx file itself")
+            raise ModelError(f"{path} is not a regular file", "name the .onnx file itself", code="file.not-regular")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > WALK_ABOVE:
                 return _read_large(path, file.fileno(), size)
             data = file.read()
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
     model = _parse(path, data, data[:HEAD])
     _require_graph(path, model, data[:HEAD])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
@@ -326,7 +326,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 def damaged(path: Path, offset: int, why: str) -> ModelError:
     """The error that names the byte at which reading stopped."""
-    return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE)
+    return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE, code="model.damaged")
 
 
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
@@ -335,7 +335,7 @@ def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
         return _decode(path, data, reading_class())
     except ModelError as e:
         if kind := recognise(path, head):
-            raise ModelError(f"{path} is not an ONNX model: {kind.sentence}", kind.advice) from e
+            raise ModelError(f"{path} is not an ONNX model: {kind.sentence}", kind.advice, code="model.not-onnx") from e
         raise
 
 
@@ -347,14 +347,18 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
     except (DecodeError, ValueError) as e:
         reason = str(e).rpartition(": ")[2] or str(e)
         size = path.stat().st_size if path.exists() else 0
-        raise ModelError(f"{path} ({size} bytes) is damaged or not an ONNX model: {reason}", _COMPARE) from e
+        raise ModelError(
+            f"{path} ({size} bytes) is damaged or not an ONNX model: {reason}", _COMPARE, code="model.damaged"
+        ) from e
 
 
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         kind = recognise(path, head)
         what, advice = (kind.sentence, kind.advice) if kind else ("it holds no graph", "")
-        raise ModelError(f"{path} is not an ONNX model: {what}", advice or "is it the right file?")
+        raise ModelError(
+            f"{path} is not an ONNX model: {what}", advice or "is it the right file?", code="model.not-onnx"
+        )
 
 
 def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
@@ -414,7 +418,9 @@ def element_count(tensor: TensorProto) -> int:
     """
     dims = tuple(tensor.dims)
     if any(d < 0 for d in dims):
-        raise ModelError(f"initializer '{tensor.name}' has a negative dimension: {list(dims)}")
+        raise ModelError(
+            f"initializer '{tensor.name}' has a negative dimension: {list(dims)}", code="weight.negative-dimension"
+        )
     return math.prod(dims)
 
 
@@ -426,7 +432,10 @@ def nbytes(tensor: TensorProto) -> int:
     """
     bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
     if not bits:
-        raise ModelError(f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form")
+        raise ModelError(
+            f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form",
+            code="weight.unknown-type",
+        )
     return (element_count(tensor) * bits + 7) // 8
 
 
@@ -443,18 +452,23 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
     try:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", needed))
     except ValueError:
-        raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is not a number") from None
+        raise DataError(
+            f"weight '{tensor.name}': offset or length in {location!r} is not a number",
+            code="weight.malformed-location",
+        ) from None
     file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
     if length != needed:
         raise DataError(
             f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {needed}",
             "the model and its data do not belong together",
+            code="weight.wrong-size",
         )
     size = file.stat().st_size
     if offset < 0 or offset + length > size:
         raise DataError(
             f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {size}",
             "copy the data file again; it may be truncated",
+            code="weight.too-short",
         )
     return Blob(file, offset, length)
 
@@ -464,22 +478,40 @@ def _inside(name: str, location: str, model: Path) -> Path:
     folder = model.parent.resolve()
     refuse = f"weight '{name}': external data {location!r}"
     if not location:
-        raise DataError(f"weight '{name}': its external data names no file", "the model is damaged: export it again")
+        raise DataError(
+            f"weight '{name}': its external data names no file",
+            "the model is damaged: export it again",
+            code="weight.no-file",
+        )
     parts = location.replace("\\", "/").split("/")
     if "\0" in location or location.startswith(("/", "\\")) or ":" in parts[0]:
-        raise DataError(f"{refuse} is an absolute path", "only files inside the model's folder are read")
+        raise DataError(
+            f"{refuse} is an absolute path",
+            "only files inside the model's folder are read",
+            code="weight.absolute-path",
+        )
     if ".." in parts or folders.leads_out(location):  # a device, a stream
-        raise DataError(f"{refuse} leads out of the model's folder", "only files inside the model's folder are read")
+        raise DataError(
+            f"{refuse} leads out of the model's folder",
+            "only files inside the model's folder are read",
+            code="weight.outside-folder",
+        )
     try:
         file = (folder / location).resolve(strict=True)
         regular = stat.S_ISREG(file.stat().st_mode)
     except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links
         why = getattr(e, "strerror", None) or "it cannot be reached"
-        raise DataError(f"{refuse} is missing: {why}", f"put it beside the model, in {model.parent}") from e
+        raise DataError(
+            f"{refuse} is missing: {why}", f"put it beside the model, in {model.parent}", code="weight.missing"
+        ) from e
     if not file.is_relative_to(folder):
-        raise DataError(f"{refuse} is a symbolic link out of the model's folder", f"copy {file} into the folder")
+        raise DataError(
+            f"{refuse} is a symbolic link out of the model's folder",
+            f"copy {file} into the folder",
+            code="weight.outside-folder",
+        )
     if not regular:
-        raise DataError(f"{refuse} is not a regular file")
+        raise DataError(f"{refuse} is not a regular file", code="file.not-regular")
     return file
 
 
@@ -596,7 +628,9 @@ def write(
         _write_inline(copy, weights, path)
         return [path]
     except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+        raise OutputError(
+            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+        ) from e
 
 
 def rewrite(model: ModelProto, source: Path, path: Path) -> None:
@@ -611,7 +645,9 @@ def rewrite(model: ModelProto, source: Path, path: Path) -> None:
     try:
         _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
     except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+        raise OutputError(
+            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+        ) from e
 
 
 def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:

@@ -68,6 +68,7 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
         raise ModelError(
             f"tensor '{name}' is made twice, by {graph.label(first)} and {graph.label(second)}",
             f"subcut inspect {graph.path.name}",
+            code="graph.two-producers",
         )
     starts = [graph.select(text) for text in start] or [
         Selection(name, tuple(nodes), name) for name, nodes in graph.readers_of(graph.inputs).items()
@@ -77,7 +78,11 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     ]
     if not starts or not ends:
         missing = "reads an input" if not starts else "makes an output"
-        raise NoRegion(f"no node {missing} of {graph.path.name}", "name a node with --start and one with --end")
+        raise NoRegion(
+            f"no node {missing} of {graph.path.name}",
+            "name a node with --start and one with --end",
+            code="region.no-ends",
+        )
     start_nodes = {i for s in starts for i in s.nodes}
     floor = min((graph.rank[i] for i in start_nodes), default=0)  # nodes of lower rank depend on no start
     inside = _reachable(graph, start_nodes, graph.ancestors((i for s in ends for i in s.nodes), floor))
@@ -116,7 +121,11 @@ def _label(graph: Graph, selection: Selection) -> str:
 def _end(graph: Graph, text: str) -> Selection:
     selection = graph.select(text)
     if selection.tensor in graph.inputs:
-        raise NoRegion(f"end '{text}' is an input of the model: nothing comes before it", "did you mean it as --start?")
+        raise NoRegion(
+            f"end '{text}' is an input of the model: nothing comes before it",
+            "did you mean it as --start?",
+            code="region.end-is-input",
+        )
     return selection
 
 
@@ -183,6 +192,7 @@ def of_nodes(
         raise NoRegion(
             "nothing to cut: every node between draws random numbers, which are captured, never copied",
             "move --end further down",
+            code="region.only-random",
         )
     made = {name for i in inside for name in graph.makes[i]}
     inputs, shapes, weights, constant_makers = _entering(graph, inside, made)
@@ -238,6 +248,7 @@ def _undefined(graph: Graph, name: str) -> ModelError:
     return ModelError(
         f"tensor '{name}', read by {reader}, is made by no node and is not an input or weight",
         f"subcut inspect {graph.path.name}",
+        code="graph.no-producer",
     )
 
 
@@ -250,13 +261,20 @@ def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
             f"end '{end.text}' is not downstream of start '{start.text}' "
             f"(it comes {away} node{'s' * (away != 1)} earlier; swap them?)",
             f"--start {end.text} --end {start.text}",
+            code="region.end-is-upstream",
         )
     common = below_end & graph.descendants(start.nodes)
     what = f"no path leads from start '{start.text}' to end '{end.text}'"
     if common:
         first = graph.label(min(common, key=graph.rank.__getitem__))
-        return NoRegion(f"{what}; both lead to '{first}'", f"--start {start.text} --end {first} holds that join")
-    return NoRegion(f"{what}, and they meet nowhere below", "name two nodes of one branch")
+        return NoRegion(
+            f"{what}; both lead to '{first}'",
+            f"--start {start.text} --end {first} holds that join",
+            code="region.no-path",
+        )
+    return NoRegion(
+        f"{what}, and they meet nowhere below", "name two nodes of one branch", code="region.separate-branches"
+    )
 
 
 @dataclass(frozen=True)

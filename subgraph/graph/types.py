@@ -74,7 +74,11 @@ def declared_type(type_proto: protobuf.TypeProto) -> DeclaredType:
         form, inner = f"{form} sequence".strip(), inner.sequence_type.elem_type
     if not inner.HasField("tensor_type"):
         kind = inner.WhichOneof("value") or "no type"
-        raise InputError(f"values of type {kind} cannot be handled", "cut elsewhere: between plain tensors")
+        raise InputError(
+            f"values of type {kind} cannot be handled",
+            "cut elsewhere: between plain tensors",
+            code="tensor.unsupported-type",
+        )
     tensor = inner.tensor_type
     dtype = dtypes.name_of(tensor.elem_type, "undefined")
     dims = [_dim(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
