@@ -187,7 +187,9 @@ def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[s
     """
     for name in (*only, *ignore):
         if not hasattr(plugins.load("lint", name), "check"):
-            raise UsageError(f"{clean(name)} is not a lint rule", "it needs a function check(context)")
+            raise UsageError(
+                f"{clean(name)} is not a lint rule", "it needs a function check(context)", code="plugin.no-function"
+            )
     skipped = {_canonical(name) for name in ignore}
     return [name for name in dict.fromkeys(map(_canonical, only or plugins.names("lint"))) if name not in skipped]
 

@@ -144,7 +144,7 @@ def _run(context: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensor
         measured = measure(graph, outputs, feeding, context.types if graph is context.graph else None)
     except SubcutError as e:
         return e
-    return SubcutError(measured.failures[0].what) if measured.failures else measured
+    return SubcutError(measured.failures[0].what, code="reference.run-failed") if measured.failures else measured
 
 
 def _short(message: str) -> str:
