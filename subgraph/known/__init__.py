@@ -169,20 +169,26 @@ def _text(file: Path) -> str:
     try:
         return read_text(file)
     except (OSError, ValueError) as e:
-        raise InputError(f"it cannot be read: {e}") from e
+        raise InputError(f"it cannot be read: {e}", code="known.unreadable") from e
 
 
 def _entry(file: Path, text: str) -> Entry:
     try:
         table = parse_toml(text)
     except ValueError as e:
-        raise InputError(f"it cannot be read: {e}") from e
+        raise InputError(f"it cannot be read: {e}", code="known.unreadable") from e
     known = {f.name for f in fields(Entry)} - {"name", "runtime"}
     if unknown := sorted(table.keys() - known):
-        raise InputError(f"'{clean(unknown[0])}' is no part of an entry", f"known: {', '.join(sorted(known))}")
+        raise InputError(
+            f"'{clean(unknown[0])}' is no part of an entry",
+            f"known: {', '.join(sorted(known))}",
+            code="known.unknown-key",
+        )
     entry = from_json(Entry, table, "the entry")
     if not (entry.tests or entry.case) or not entry.wrong:
-        raise InputError("it names no test and has no case, or no release is wrong: nothing shows it")
+        raise InputError(
+            "it names no test and has no case, or no release is wrong: nothing shows it", code="known.no-evidence"
+        )
     if HOME not in file.parents:  # a test checks our own entries; onnx's schemas take 0.4 s to load
         _require_conditions(entry)
     return replace(entry, name=file.stem, runtime=file.parent.name)
@@ -199,11 +205,17 @@ def _require_conditions(entry: Entry) -> None:
     for key, value in chain(entry.when.items(), entry.unless.items()):
         found = CONDITION.fullmatch(f"{key} = {value}")
         if found is None or found["type"] not in (None, *TYPE_NUMBERS):
-            raise InputError(f"no node can have '{clean(key)}' = '{clean(value)}'", "docs/known.md has the forms")
+            raise InputError(
+                f"no node can have '{clean(key)}' = '{clean(value)}'",
+                "docs/known.md has the forms",
+                code="known.wrong-condition",
+            )
         name = found["set"] or found["given"] or found["attribute"]
         if versions and name and not found["of"] and name not in attributes:
             raise InputError(
-                f"{entry.operator} has no attribute '{clean(name)}'", f"it has {', '.join(sorted(attributes))}"
+                f"{entry.operator} has no attribute '{clean(name)}'",
+                f"it has {', '.join(sorted(attributes))}",
+                code="known.wrong-condition",
             )
 
 
@@ -243,5 +255,9 @@ def find(name: str, among: Sequence[Entry], runtime: str = "") -> Entry:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownName(f"several runtimes have '{clean(name)}'", nearest=[e.path for e in found])
-    raise UnknownName(f"no entry '{clean(name)}'", nearest=nearest(name, [e.name for e in among]))
+        raise UnknownName(
+            f"several runtimes have '{clean(name)}'", nearest=[e.path for e in found], code="known.ambiguous"
+        )
+    raise UnknownName(
+        f"no entry '{clean(name)}'", nearest=nearest(name, [e.name for e in among]), code="known.no-entry"
+    )
