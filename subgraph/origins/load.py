@@ -49,7 +49,9 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     """
     family = family_of(path)
     if weights and family is not Family.CAFFE:
-        raise UsageError(f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out")
+        raise UsageError(
+            f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out", code="option.conflict"
+        )
     if family is Family.CAFFE:
         from subgraph.origins.caffe.files import to_onnx
 

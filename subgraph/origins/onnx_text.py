@@ -29,10 +29,13 @@ def to_onnx(path: Path, form: str) -> Path:
                 model = onnx.load(path, format=form, load_external_data=False)
         except Exception as e:  # of protobuf's two readers and of onnx's own
             why = " ".join(str(e).split())[:200]
-            raise ModelError(f"{clean(str(path))} is an ONNX model as {form} that onnx cannot read: {why}") from e
+            raise ModelError(
+                f"{clean(str(path))} is an ONNX model as {form} that onnx cannot read: {why}",
+                code="model.text-unreadable",
+            ) from e
         if any(map(protobuf.in_other_file, all_tensors(model.graph))):
             hint = f"onnx.save(onnx.load({str(path)!r}, format={form!r}), 'model.onnx') puts them into one file"
-            raise ModelError(f"{clean(str(path))} has weights in another file", hint)
+            raise ModelError(f"{clean(str(path))} has weights in another file", hint, code="model.text-external")
         onnx.save(model, target, format="protobuf")
 
     return converted(["text/1", form, file_digest(path)], path.name, write)

@@ -85,7 +85,7 @@ class Builder:
         """
         if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
             what = f"{self.where}: '{clean(tensor)}' would have the shape {'×'.join(map(str, shape))}"
-            raise ModelError(what, "correct the sizes in front of it")
+            raise ModelError(what, "correct the sizes in front of it", code="caffe.wrong-shape")
         self.shapes[tensor] = tuple(shape)
 
 
@@ -117,7 +117,11 @@ class CaffeLayer:
 
     def refuse(self, why: str, hint: str = "") -> ModelError:
         """The error that names the layer."""
-        return ModelError(f"{self.builder.where}: layer '{clean(self.name)}' ({clean(self.text.type)}) {why}", hint)
+        return ModelError(
+            f"{self.builder.where}: layer '{clean(self.name)}' ({clean(self.text.type)}) {why}",
+            hint,
+            code="caffe.layer-refused",
+        )
 
     def parameters(self, name: str) -> Parameters:
         """The layer's message of that name; all defaults where it has none."""
@@ -258,5 +262,5 @@ def _appended(values: Array, file: Path) -> WeightBlob:
             place = protobuf.Blob(file, out.tell(), values.nbytes)
             out.write(values.astype("<f4", copy=False).data)
     except OSError as e:
-        raise OutputError(f"cannot write {file}: {e.strerror or e}", "free some space") from e
+        raise OutputError(f"cannot write {file}: {e.strerror or e}", "free some space", code="output.unwritable") from e
     return WeightBlob(values.shape, (place,))

@@ -65,11 +65,13 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
-            raise ModelError(f"{path} is not a regular file", "name the .caffemodel itself")
+            raise ModelError(f"{path} is not a regular file", "name the .caffemodel itself", code="file.not-regular")
         with path.open("rb") as handle:
             file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
             if file.size >= len(_HDF5) and file.cut(0, len(_HDF5)) == _HDF5:
-                raise ModelError(f"{path} is in HDF5", "save it as a binary .caffemodel: Net.save of pycaffe")
+                raise ModelError(
+                    f"{path} is in HDF5", "save it as a binary .caffemodel: Net.save of pycaffe", code="caffe.hdf5"
+                )
             layers: dict[str, tuple[WeightBlob, ...]] = {}
             for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
                 if number in _FIELDS:
@@ -77,9 +79,13 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
                     if blobs or name not in layers:
                         layers[name] = blobs
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
     if not layers:
-        raise ModelError(f"{path} holds no layers: it is not a caffemodel", "name the .caffemodel with --weights")
+        raise ModelError(
+            f"{path} holds no layers: it is not a caffemodel",
+            "name the .caffemodel with --weights",
+            code="caffe.no-weights",
+        )
     return layers
 
 
@@ -109,7 +115,7 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
             legacy[number] = _integers(file, tag, at, stop)[0]
         elif number == _RAW_DATA:
             what = f"{file.path}: blob {k} of layer '{clean(layer)}' is in NVIDIA's half precision format"
-            raise ModelError(what, "save the network in float32 with NVCaffe")
+            raise ModelError(what, "save the network in float32 with NVCaffe", code="caffe.half-precision")
     if shape is None:
         shape = list(legacy.values()) if any(legacy.values()) else []
     width = _FLOAT if data[_DATA] else _DOUBLE
@@ -117,7 +123,7 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
     have, wanted = sum(place.length for place in places), prod(shape) * width
     if have != wanted or min(shape, default=1) < 0:
         what = f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and {have // width} values"
-        raise ModelError(what, _COMPARE)
+        raise ModelError(what, _COMPARE, code="caffe.damaged-weights")
     return WeightBlob(tuple(shape), tuple(places), width)
 
 
@@ -165,7 +171,9 @@ def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[Weight
                     for place in blob.places:
                         protobuf.copy_blob(place, out)
     except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+        raise OutputError(
+            f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o", code="output.unwritable"
+        ) from e
 
 
 def _text_field(number: int, text: str) -> bytes:

@@ -31,11 +31,17 @@ def write(files: CaffeModel, nodes: Collection[str], folder: Path, stem: str = "
     for layer in layers:
         if missing := [n for n in layer.nodes if n not in nodes]:
             what = f"the cut goes through the layer '{clean(layer.text.name)}': {clean(missing[0])} is outside"
-            raise UsageError(what, f"--start or --end {clean(layer.text.name)} takes the whole layer")
+            raise UsageError(
+                what, f"--start or --end {clean(layer.text.name)} takes the whole layer", code="caffe.cut-inside-layer"
+            )
     try:
         (folder / f"{stem}.prototxt").write_text(text.write(_tree(network, layers)), encoding="utf-8")
     except OSError as e:
-        raise OutputError(f"cannot write {folder}: {e.strerror or e}", "free some space or choose another -o") from e
+        raise OutputError(
+            f"cannot write {folder}: {e.strerror or e}",
+            "free some space or choose another -o",
+            code="output.unwritable",
+        ) from e
     blobs = [(layer.text.name, layer.text.type, layer.weights) for layer in layers]
     caffemodel.write(folder / f"{stem}.caffemodel", network.name, blobs)
 

@@ -153,7 +153,9 @@ class Parameters:
                 hint = f"did you mean '{close[0]}'? " if close else ""
                 of = "" if name in ("net", "layer") else f" in {name}"
                 what = f"{where}, line {value.line}: unknown field '{clean(field)}'{of}"
-                raise ModelError(what, f"{hint}what subcut does not know may change the result")
+                raise ModelError(
+                    what, f"{hint}what subcut does not know may change the result", code="caffe.unknown-field"
+                )
             kind, repeated, _ = kinds[field]
             if kind == "skip":
                 continue
@@ -191,7 +193,11 @@ def _title(layer: Message, where: str) -> str:
 def _value(kind: str, value: Value, where: str, field: str) -> Any:
     if kind not in _SCALARS:
         if isinstance(value, Scalar):
-            raise ModelError(f"{where}, line {value.line}: '{field}' must be a message in braces", "correct that line")
+            raise ModelError(
+                f"{where}, line {value.line}: '{field}' must be a message in braces",
+                "correct that line",
+                code="caffe.wrong-value",
+            )
         return Parameters(kind, value, where)
     convert, expected = _SCALARS[kind]
     if isinstance(value, Scalar):
@@ -199,5 +205,9 @@ def _value(kind: str, value: Value, where: str, field: str) -> Any:
             return convert(value.text)
         except (ValueError, KeyError):
             what = f"{where}, line {value.line}: '{field}' must be {expected}, not '{clean(value.text[:40])}'"
-            raise ModelError(what, "correct that line") from None
-    raise ModelError(f"{where}, line {value.line}: '{field}' must be {expected}, not a message", "correct that line")
+            raise ModelError(what, "correct that line", code="caffe.wrong-value") from None
+    raise ModelError(
+        f"{where}, line {value.line}: '{field}' must be {expected}, not a message",
+        "correct that line",
+        code="caffe.wrong-value",
+    )

@@ -44,13 +44,19 @@ def find(path: Path, weights: str | None = None) -> CaffeModel:
     """
     if path.suffix.lower() == ".caffemodel":
         if weights:
-            raise UsageError(f"{clean(str(path))} holds weights, and so does --weights", "name the .prototxt first")
+            raise UsageError(
+                f"{clean(str(path))} holds weights, and so does --weights",
+                "name the .prototxt first",
+                code="caffe.weights-twice",
+            )
         return CaffeModel(_beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path)
     if weights and (drawn := RANDOM_WEIGHTS.fullmatch(weights)):
         return CaffeModel(path, None, int(drawn[1] or 0))
     if weights:
         if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is not a file
-            raise UsageError(f"--weights {clean(weights)}: no such file", "name a .caffemodel, or random:SEED")
+            raise UsageError(
+                f"--weights {clean(weights)}: no such file", "name a .caffemodel, or random:SEED", code="file.not-found"
+            )
         return CaffeModel(path, Path(weights))
     hint = "name it with --weights FILE, or try the network with random weights: --weights random:0"
     return CaffeModel(path, _beside(path, ".caffemodel", hint))
@@ -66,11 +72,13 @@ def _beside(path: Path, suffix: str, hint: str) -> Path:
                  suffix, path.name)  # fmt: skip
         return found[0]
     if not found:
-        raise UsageError(f"no {suffix} beside {clean(str(path))}", hint)
+        raise UsageError(f"no {suffix} beside {clean(str(path))}", hint, code="caffe.file-missing")
     some = ", ".join(clean(p.name) for p in found[:8]) + (", …" if len(found) > 8 else "")
     option = "--weights FILE" if suffix == ".caffemodel" else "it first"
     raise UsageError(
-        f"which {suffix} belongs to {clean(path.name)}? there are {len(found)} beside it", f"name {option}: {some}"
+        f"which {suffix} belongs to {clean(path.name)}? there are {len(found)} beside it",
+        f"name {option}: {some}",
+        code="caffe.ambiguous-file",
     )
 
 

@@ -130,7 +130,9 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
     """The layers that are there when a network is tested, in their order, of types that are known."""
     if net.layer and net.layers:
         raise ModelError(
-            f"{where} has both `layer` and `layers`", "write all as `layer`: upgrade_net_proto_text of Caffe"
+            f"{where} has both `layer` and `layers`",
+            "write all as `layer`: upgrade_net_proto_text of Caffe",
+            code="caffe.mixed-forms",
         )
     messages = [value for name, value in tree.fields if name in ("layer", "layers")]
     seen: set[str] = set()
@@ -143,14 +145,22 @@ def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
             raise _unknown(fields.name, kind, message, where)
         if fields.name in seen:
             raise ModelError(
-                f"{where}, line {message.line}: two layers are called '{clean(fields.name)}'", "rename one"
+                f"{where}, line {message.line}: two layers are called '{clean(fields.name)}'",
+                "rename one",
+                code="caffe.same-name",
             )
         if not fields.name or not fields.top:
-            raise ModelError(f"{where}, line {message.line}: a layer without a name or a top", "give it both")
+            raise ModelError(
+                f"{where}, line {message.line}: a layer without a name or a top",
+                "give it both",
+                code="caffe.layer-incomplete",
+            )
         seen.add(fields.name)
         yield LayerText(fields.name, kind, tuple(fields.bottom), tuple(fields.top), fields, message)
     if not seen:
-        raise ModelError(f"{where} has no layers", "name the prototxt of a network: deploy.prototxt")
+        raise ModelError(
+            f"{where} has no layers", "name the prototxt of a network: deploy.prototxt", code="caffe.no-layers"
+        )
 
 
 def _is_tested(fields: Parameters) -> bool:
@@ -173,7 +183,9 @@ def _require_known(tree: Message, where: str) -> None:
         kind = words.get("type", "")
         if field == "layers" and any(name == "layer" for name, _ in message.fields):
             what = f"{where}, line {message.line}: a network in Caffe's first form (V0), a `layer` in each `layers`"
-            raise ModelError(what, "upgrade_net_proto_text of Caffe writes it as subcut reads it")
+            raise ModelError(
+                what, "upgrade_net_proto_text of Caffe writes it as subcut reads it", code="caffe.old-form"
+            )
         if field == "layer" and kind and not {kind} & {*CONVERTERS, *_INPUTS, *_IGNORED}:
             raise _unknown(words.get("name", ""), kind, message, where)
 
@@ -181,8 +193,16 @@ def _require_known(tree: Message, where: str) -> None:
 def _unknown(name: str, kind: str, message: Message, where: str) -> ModelError:
     what = f"{where}, line {message.line}: layer '{clean(name)}' is of the type '{clean(kind)}'"
     if kind.endswith("Loss"):
-        return ModelError(f"{what}, which is for training", "name the deploy.prototxt, without data and loss layers")
-    return ModelError(f"{what}, which subcut does not convert", f"known: {', '.join(sorted(CONVERTERS))}")
+        return ModelError(
+            f"{what}, which is for training",
+            "name the deploy.prototxt, without data and loss layers",
+            code="caffe.training-layer",
+        )
+    return ModelError(
+        f"{what}, which subcut does not convert",
+        f"known: {', '.join(sorted(CONVERTERS))}",
+        code="caffe.unsupported-layer",
+    )
 
 
 def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
@@ -192,7 +212,7 @@ def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int
         given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
     if len(given) != len(net.input):
         what = f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}"
-        raise ModelError(what, "give each input an input_shape, or four input_dim")
+        raise ModelError(what, "give each input an input_shape, or four input_dim", code="caffe.input-shape")
     return zip(net.input, given, strict=True)
 
 
@@ -215,7 +235,11 @@ def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
         shapes *= len(text.tops)
     if len(shapes) != len(text.tops):
         what = f"{where}: layer '{clean(text.name)}' ({text.type}) declares no shape of its tops"
-        raise ModelError(what, 'write it as type: "Input" input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }')
+        raise ModelError(
+            what,
+            'write it as type: "Input" input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }',
+            code="caffe.input-shape",
+        )
     return shapes
 
 
@@ -223,7 +247,9 @@ def _declare(builder: Builder, current: dict[str, str], inputs: Iterable[tuple[s
     """Note inputs of the model; yields their tensors."""
     for name, shape in inputs:
         if name in current:
-            raise ModelError(f"{builder.where}: two inputs are called '{clean(name)}'", "rename one")
+            raise ModelError(
+                f"{builder.where}: two inputs are called '{clean(name)}'", "rename one", code="caffe.same-name"
+            )
         builder.declare(name, shape)
         builder.taken.add(name)
         current[name] = name
@@ -237,6 +263,7 @@ def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) 
         raise ModelError(
             f"{where}, line {text.message.line}: no layer makes '{clean(blob)}', the bottom of '{clean(text.name)}'",
             hint,
+            code="caffe.no-producer",
         )
     return current[blob]
 
@@ -265,7 +292,11 @@ def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
     read = {n for node in builder.nodes for n in node.input}
     made = [n for node in builder.nodes for n in node.output if n in builder.shapes]
     if not made:
-        raise ModelError(f"{builder.where} computes nothing", "name the prototxt of a network: deploy.prototxt")
+        raise ModelError(
+            f"{builder.where} computes nothing",
+            "name the prototxt of a network: deploy.prototxt",
+            code="caffe.no-layers",
+        )
 
     def info(tensor: str) -> ValueInfoProto:
         shape: list[int | str] = [*builder.shapes[tensor]]

@@ -64,12 +64,16 @@ def read(path: Path) -> Message:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ModelError(f"{path} is larger than {MAX_BYTES >> 20} MB", "a prototxt holds no weights")
+            raise ModelError(
+                f"{path} is larger than {MAX_BYTES >> 20} MB", "a prototxt holds no weights", code="caffe.too-large"
+            )
         text = data.decode("utf-8-sig")
     except OSError as e:
-        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path", code="model.unreadable") from e
     except UnicodeDecodeError as e:
-        raise ModelError(f"{path} is not text: byte {e.start} is not UTF-8", "name the .prototxt") from e
+        raise ModelError(
+            f"{path} is not text: byte {e.start} is not UTF-8", "name the .prototxt", code="caffe.not-text"
+        ) from e
     return parse(text, path)
 
 
@@ -95,7 +99,11 @@ def parse(text: str, path: Path) -> Message:
             stack.append(inner)
             i += 1
             if len(stack) > MAX_DEPTH:
-                raise ModelError(f"{path}, line {line}: nested deeper than {MAX_DEPTH}", "compare it with the original")
+                raise ModelError(
+                    f"{path}, line {line}: nested deeper than {MAX_DEPTH}",
+                    "compare it with the original",
+                    code="caffe.too-deep",
+                )
         elif not colon:
             raise _wrong(path, tokens[i][2], f"':' or '{{' after '{name}'", *tokens[i][:2])
         else:
@@ -155,7 +163,9 @@ def _unescape(match: re.Match[str]) -> str:
 
 def _wrong(path: Path, line: int, expected: str, kind: str, found: str) -> ModelError:
     found = "the end of the file" if kind == "end" else repr(found[:40])
-    return ModelError(f"{path}, line {line}: expected {expected}, found {found}", "correct that line")
+    return ModelError(
+        f"{path}, line {line}: expected {expected}, found {found}", "correct that line", code="caffe.syntax"
+    )
 
 
 def write(message: Message, indent: str = "") -> str:

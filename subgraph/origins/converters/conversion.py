@@ -41,13 +41,17 @@ def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> G
     """
     run(commands, f"{clean(name)} cannot convert {clean(model.name)}", written.parent)
     if not written.is_file():
-        raise ModelError(f"{clean(name)} ended well and wrote no {written.name}", system.join(commands))
+        raise ModelError(
+            f"{clean(name)} ended well and wrote no {written.name}", system.join(commands), code="convert.no-model"
+        )
     try:
         graph = load(written)
     except ModelError as e:
-        raise ModelError(f"what {clean(name)} wrote is not an ONNX model that can be read", e.what) from e
+        raise ModelError(
+            f"what {clean(name)} wrote is not an ONNX model that can be read", e.what, code="convert.unreadable-model"
+        ) from e
     if not graph.outputs:
-        raise ModelError(f"{clean(name)} wrote a model without outputs", system.join(commands))
+        raise ModelError(f"{clean(name)} wrote a model without outputs", system.join(commands), code="model.no-outputs")
     return graph
 
 
@@ -65,7 +69,7 @@ def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
     for place in moves:
         if place.exists() and (not force or place.resolve() == source.resolve() or place.is_dir()):
             hint = "-o names a file in another folder" if force else "--force replaces it, -o names another"
-            raise ResultExists(f"{clean(str(place))} is in the way", hint)
+            raise ResultExists(f"{clean(str(place))} is in the way", hint, code="output.exists")
     try:
         for place, file in moves.items():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -84,9 +88,17 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
     try:
         words = system.split(template)
     except ValueError as e:
-        raise UsageError(f"--with {clean(template)}: {e}", "'python -m tf2onnx.convert … {model} … {output}'") from e
+        raise UsageError(
+            f"--with {clean(template)}: {e}",
+            "'python -m tf2onnx.convert … {model} … {output}'",
+            code="command.malformed",
+        ) from e
     if not all(any(place in word for word in words) for place in ("{model}", "{output}")):
-        raise UsageError(f"--with {clean(template)}: it must name {{model}} and {{output}}", "both are filled in")
+        raise UsageError(
+            f"--with {clean(template)}: it must name {{model}} and {{output}}",
+            "both are filled in",
+            code="command.lacks-place",
+        )
     return [word.replace("{model}", str(model)).replace("{output}", str(written)) for word in words]
 
 
@@ -131,11 +143,15 @@ def run(words: Sequence[str], failed: str, folder: Path) -> None:
             env = outside | {"TMPDIR": str(place.resolve())}
             done = children.run(words, timeout=SECONDS, env=env, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"{failed}: it took more than {SECONDS} s", system.join(words)) from e
+        raise ModelError(f"{failed}: it took more than {SECONDS} s", system.join(words), code="convert.timeout") from e
     except OSError as e:
-        raise UsageError(f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path") from e
+        raise UsageError(
+            f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path", code="command.not-runnable"
+        ) from e
     done.require_space()
     if done.code:
         lines = [clean(line) for line in done.last_lines(LAST_LINES)]
         what = f"{failed}: its process ended with code {done.code}{', and said' if lines else ''}"
-        raise ModelError(" | ".join([what, *lines]), f"to see more: {masked(system.join(words))}")
+        raise ModelError(
+            " | ".join([what, *lines]), f"to see more: {masked(system.join(words))}", code="convert.failed"
+        )

@@ -48,7 +48,7 @@ def to_tflite(model: Path, target: Path, name: str) -> None:
 def _run(direction: str, source: Path, target: Path, name: str, signature: str = "") -> None:
     if importlib.util.find_spec("ai_edge_litert") is None:
         what = f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed"
-        raise UsageError(what, install("tflite"))
+        raise UsageError(what, install("tflite"), code="package.not-installed")
     paths = source.resolve(), target.resolve()
     words = children.python("-m", "subgraph.origins.tflite.child", direction, *paths, signature)
     folders = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -57,17 +57,23 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     try:
         done = children.run(words, timeout=SECONDS, env=environment, **limits)
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"{clean(name)}: reading it took more than {SECONDS} s", "compare its checksum") from e
+        raise ModelError(
+            f"{clean(name)}: reading it took more than {SECONDS} s", "compare its checksum", code="tflite.timeout"
+        ) from e
     try:
         how, why = json.loads(done.out)
     except ValueError:
         how, why = DAMAGED, f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
     if how == UNNAMED:
-        raise UsageError(f"{clean(name)}: {clean(why)}", f"name one: {clean(name)}:SIGNATURE")
+        raise UsageError(f"{clean(name)}: {clean(why)}", f"name one: {clean(name)}:SIGNATURE", code="tflite.signature")
     if how == REFUSED:
         hint = f"subcut convert {system.quote(name)} -o model.onnx makes ONNX of it, which can"
-        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", hint)
+        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", hint, code="tflite.not-cuttable")
     if how == UNWRITTEN:
-        raise OutputError(f"{clean(name)}: {clean(why)}", "free some space")
+        raise OutputError(f"{clean(name)}: {clean(why)}", "free some space", code="output.disk-full")
     if how == DAMAGED:
-        raise ModelError(f"{clean(name)} is damaged: {clean(why)}", "compare its size and checksum with the original")
+        raise ModelError(
+            f"{clean(name)} is damaged: {clean(why)}",
+            "compare its size and checksum with the original",
+            code="model.damaged",
+        )

@@ -26,9 +26,13 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
     """
     pytorch = torch()
     if not isinstance(module, pytorch.nn.Module):
-        raise UsageError(f"a model is a file or a torch.nn.Module, not {type(module).__name__}")
+        raise UsageError(f"a model is a file or a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type")
     if args is None:
-        raise UsageError("a torch.nn.Module is exported with what it is called with", "load(module, args=(x,))")
+        raise UsageError(
+            "a torch.nn.Module is exported with what it is called with",
+            "load(module, args=(x,))",
+            code="torch.no-arguments",
+        )
     lasting = ExitStack()
     atexit.register(lasting.close)
     path = lasting.enter_context(folders.temporary("subcut-torch")) / f"{type(module).__name__}.onnx"
@@ -37,5 +41,7 @@ def to_onnx(module: Any, args: Sequence[Any] | None) -> Path:
         with quiet():
             pytorch.onnx.export(module, tuple(args), str(path), dynamo=True, verbose=False)
     except Exception as e:  # the user's code runs, and may raise anything
-        raise ModelError(f"PyTorch cannot export {clean(type(module).__name__)}: {clean(first_line(e))}") from e
+        raise ModelError(
+            f"PyTorch cannot export {clean(type(module).__name__)}: {clean(first_line(e))}", code="torch.export-failed"
+        ) from e
     return path

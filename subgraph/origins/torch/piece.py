@@ -64,7 +64,10 @@ class ExportedModel:
             Refused: the program does not have one of them, or the outputs depend on others.
         """
         if missing := [name for name in (*outputs, *inputs) if name not in self.places]:
-            raise Refused(f"'{missing[0]}' is not a value of the module: it lies inside an operator's translation")
+            raise Refused(
+                f"'{missing[0]}' is not a value of the module: it lies inside an operator's translation",
+                code="torch.inside-operator",
+            )
         fed = {self._value(name) for name in inputs}
         steps: set[str] = set()
         waiting = [self.places[name][0] for name in outputs if self._value(name) not in fed]
@@ -73,7 +76,9 @@ class ExportedModel:
             if self._number[name] in fed or name in steps or name in self._weights:
                 continue
             if self._nodes[name].op == "placeholder":
-                raise Refused(f"the module has no piece between the same tensors: '{name}' lies across")
+                raise Refused(
+                    f"the module has no piece between the same tensors: '{name}' lies across", code="pair.no-region"
+                )
             steps.add(name)
             waiting += [node.name for node in self._nodes[name].all_input_nodes]
         return ProgramPart(inputs, outputs, frozenset(steps))
@@ -106,17 +111,17 @@ class ExportedModel:
     def _fed(self, name: str, array: Any) -> Any:
         """A fed value as the program takes it."""
         if not hasattr(array, "dtype"):
-            raise Refused(f"'{name}' is not a tensor, which is all that the module is fed")
+            raise Refused(f"'{name}' is not a tensor, which is all that the module is fed", code="tensor.not-tensor")
         tensor, (node, position) = programs.to_tensor(array), self.places[name]
         known = programs.element(self._nodes[node].meta.get("val"), position)
         if not isinstance(known, programs.torch().Tensor):
-            raise Refused(f"'{name}' is not a tensor in the module")
+            raise Refused(f"'{name}' is not a tensor in the module", code="tensor.not-tensor")
         fits = len(known.shape) == tensor.dim() and all(
             own == size or not isinstance(own, int) for own, size in zip(known.shape, tensor.shape, strict=True)
         )
         if not fits or known.dtype != tensor.dtype:
             has, wants = (f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (tensor, known))
-            raise Refused(f"'{name}' is {has}, but {wants} in the exported module")
+            raise Refused(f"'{name}' is {has}, but {wants} in the exported module", code="torch.type-differs")
         return tensor.to(known.device)
 
     def _value(self, tensor: str) -> int:

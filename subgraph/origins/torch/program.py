@@ -38,7 +38,11 @@ def torch() -> Any:
     try:
         import torch
     except ImportError as e:
-        raise NotInstalled("PyTorch is not installed", "pip install torch, in the environment of your module") from e
+        raise NotInstalled(
+            "PyTorch is not installed",
+            "pip install torch, in the environment of your module",
+            code="package.not-installed",
+        ) from e
     return torch
 
 
@@ -57,7 +61,7 @@ def programs(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **opti
         with quiet():
             plain = pytorch.export.export(module, *given, strict=False, **shapes).run_decompositions({})
     except Exception as e:  # the user's code runs, and may raise anything
-        raise InputError(f"torch.export cannot export the module: {first_line(e)}") from e
+        raise InputError(f"torch.export cannot export the module: {first_line(e)}", code="torch.export-failed") from e
     yield plain
     try:
         with quiet():
@@ -190,7 +194,10 @@ def to_numpy(tensor: Any) -> Array:
 
     pytorch = torch()
     if tensor.layout != pytorch.strided or tensor.is_quantized:
-        raise InputError(f"a tensor is {'quantised' if tensor.is_quantized else tensor.layout}, which ONNX has not")
+        raise InputError(
+            f"a tensor is {'quantised' if tensor.is_quantized else tensor.layout}, which ONNX has not",
+            code="tensor.unsupported-type",
+        )
     plain = tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg().contiguous()
     name = str(plain.dtype).removeprefix("torch.")
     if name in NOT_NUMPY:
@@ -199,7 +206,7 @@ def to_numpy(tensor: Any) -> Array:
     try:
         return np.asarray(plain.numpy())
     except (TypeError, RuntimeError) as e:
-        raise InputError(f"elements of type {name} are none of ONNX's") from e
+        raise InputError(f"elements of type {name} are none of ONNX's", code="tensor.unsupported-type") from e
 
 
 def to_tensor(array: Array) -> Any:
@@ -217,7 +224,7 @@ def to_tensor(array: Array) -> Any:
     try:
         return pytorch.from_numpy(np.array(array, order="C"))
     except TypeError as e:
-        raise InputError(f"PyTorch has no elements of type {name}") from e
+        raise InputError(f"PyTorch has no elements of type {name}", code="tensor.unsupported-type") from e
 
 
 @contextmanager

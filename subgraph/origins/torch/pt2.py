@@ -40,7 +40,7 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
     """
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         what = f"{clean(path.name)} is an exported program of PyTorch; reading it needs {' and '.join(missing)}"
-        raise BackendError(what, f"pip install {' '.join(missing)}")
+        raise BackendError(what, f"pip install {' '.join(missing)}", code="package.not-installed")
     path = path.absolute()
     command = children.python("-c", CODE.format(json.dumps(str(path))))  # a literal of Python as well
     shown = f"torch.export.load({path.name!r}), which unpickles it"
@@ -65,9 +65,13 @@ def _run(command: list[str], path: Path, folder: Path) -> None:
     try:
         done = children.run(command, timeout=EXPORT_TIMEOUT, cwd=folder, memory=free_memory())
     except subprocess.TimeoutExpired as e:
-        raise ModelError(f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint) from e
+        raise ModelError(
+            f"PyTorch did not export {clean(path.name)} within {EXPORT_TIMEOUT} s", hint, code="torch.timeout"
+        ) from e
     done.require_space()
     if done.code or not (folder / "model.onnx").is_file():
         lines = [line.strip() for line in done.err.decode(errors="replace").splitlines() if line.strip()]
         said_last = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
-        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}", hint)
+        raise ModelError(
+            f"PyTorch cannot export {clean(path.name)}: {clean(said_last[:400])}", hint, code="torch.export-failed"
+        )

@@ -79,9 +79,13 @@ def record(
     """
     torch, place, kwargs = programs.torch(), Path(folder), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"record takes a torch.nn.Module, not {type(module).__name__}")
+        raise UsageError(f"record takes a torch.nn.Module, not {type(module).__name__}", code="api.wrong-type")
     if module.training:
-        raise UsageError("the module is in training mode, in which values change from run to run", "call module.eval()")
+        raise UsageError(
+            "the module is in training mode, in which values change from run to run",
+            "call module.eval()",
+            code="torch.training-mode",
+        )
     args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
     graph = load(Path(model))
     _require_free(place)
@@ -90,7 +94,11 @@ def record(
         way, notes = _run(module, args, kwargs, graph, values, export)
         done = TorchRecording(graph.path, place, tuple(values.files), len(graph.maker), way, tuple(notes))
         if not values.files.keys() - graph.inputs.keys():
-            raise InputError(f"no tensor of {graph.path.name} could be told in the module", "; ".join(notes))
+            raise InputError(
+                f"no tensor of {graph.path.name} could be told in the module",
+                "; ".join(notes),
+                code="torch.nothing-recorded",
+            )
         manifest = to_json(done) | {"files": values.files, "torch": str(torch.__version__)}
         (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return done
@@ -172,4 +180,8 @@ def _require_free(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
-        raise ResultExists(f"{place} exists and is not a recording of this kind", "name another folder, or remove it")
+        raise ResultExists(
+            f"{place} exists and is not a recording of this kind",
+            "name another folder, or remove it",
+            code="output.exists",
+        )
