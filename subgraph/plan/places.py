@@ -189,6 +189,7 @@ def of_pair(pair: CandidateModel) -> Twin:
         raise UsageError(
             f"nothing in {pair.graph.path.name} is quantized, or of 16 bits, where {graph.path.name} is float",
             "plan wants the float model, and beside it the same one in less precision",
+            code="plan.not-lower",
         )
     precision = Precision.INT8 if forms else Precision.of_type(next(iter(rounded.values())).dtype)
     return Twin(precision, {**forms, **weights}, own, rounded)

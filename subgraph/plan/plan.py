@@ -202,7 +202,7 @@ class Planner:
 
         def anew(into: Path) -> RunResult:
             if self.is_over():
-                raise OutOfTime("the time is used up")
+                raise OutOfTime("the time is used up", code="time.used-up")
             with self.trials.model.temporary_folder() as folder:
                 return self.trials.runtime.workers.run(job(folder, into))
 
@@ -342,7 +342,7 @@ class Planner:
 
     def _error_of(self, group: Collection[int], until: float, samples: int | None) -> float:
         if time.monotonic() > until:
-            raise OutOfTime("the time for measuring is used up")
+            raise OutOfTime("the time for measuring is used up", code="time.used-up")
         result = self.run(self.in_float([k for k in range(len(self.places)) if k not in group]), samples)
         if result.failure:
             return math.inf

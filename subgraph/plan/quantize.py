@@ -53,12 +53,13 @@ def lowered_by(
         done = children.run(command, timeout=deadline.timeout(TIMEOUT), cwd=folder)
     except subprocess.TimeoutExpired as e:
         deadline.require()
-        raise ModelError(f"{tool} did not lower {name} within {TIMEOUT:g} s") from e
+        raise ModelError(f"{tool} did not lower {name} within {TIMEOUT:g} s", code="plan.timeout") from e
     done.require_space()
     if done.code or not made.is_file():
         why = " ".join(done.last_lines(1)) or f"exit code {done.code}"
         raise ModelError(
             f"{tool} fails on {name}: {clean(why)}",
             "lower it by your own tool, and name that model with --candidate-model",
+            code="plan.tool-failed",
         )
     return made
