@@ -149,11 +149,14 @@ def match_run(judge: Judge, run: RecordedRun) -> tuple[MatchedSample, ...]:
     matched = tuple(_matched(judge, run, k) for k in range(len(run.samples)))
     if not any(m.matches for m in matched):
         if unread := [left.why for m in matched for left in m.left_out_as(Reason.UNREADABLE)]:
-            raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
+            raise InputError(
+                f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}",
+                code="recording.unreadable",
+            )
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(judge.model.tensors()[:3])
         what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
-        raise InputError(what, "is it a dump of another model?")
+        raise InputError(what, "is it a dump of another model?", code="recording.no-match")
     return tuple(map(followed, matched))
 
 

@@ -69,7 +69,11 @@ class RecordedValues:
             wider = regions.above_until(graph, lacking, lambda n: n in matches)
             starts = ", ".join(clean(graph.label(i)) for i in (wider.nodes[:1] if wider else ()))
             what = f"the recording holds no '{clean(lacking[0])}', which the cut reads"
-            raise UsageError(what, f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere")
+            raise UsageError(
+                what,
+                f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere",
+                code="recording.input-missing",
+            )
         known = [n for n in self.region.inputs if n in matches]
         return {n: self.matched[k].save(n, self.folder / str(k), f"r{i}") for i, n in enumerate(known)}
 

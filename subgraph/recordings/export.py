@@ -133,7 +133,7 @@ def export(
         ResultExists: another result stands in the way.
     """
     if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is not a folder either
-        raise InputError(f"no folder {source}", KINDS)
+        raise InputError(f"no folder {source}", KINDS, code="folder.not-found")
     own = {glob: form.words for glob, form in forms.own.items()}
     rest = forms.rest
     request = ExportRequest(str(source), formats, rest.dtype, rest.layout, dump_format or None, own or None)
@@ -146,7 +146,7 @@ def export(
     names = [entry.name for entry in entries]
     for glob in forms.own:
         if not fnmatch.filter(names, glob):
-            raise UnknownName(f"no tensor '{glob}' in {source}", nearest=nearest(glob, names))
+            raise UnknownName(f"no tensor '{glob}' in {source}", nearest=nearest(glob, names), code="tensor.unknown")
     with folders.aside(place.path) as work:
         exported = [file for entry in entries for file in _export(entry, work, formats, forms, left_out)]
         manifest = ExportManifest(SCHEMA, {"folder": str(source)}, command, request, exported, left_out)
@@ -189,7 +189,7 @@ def _stored(source: Path, place: Path) -> tuple[list[DumpEntry], list[str]]:
     files = [p for p in files if not any(part.startswith(".") for part in p.relative_to(source).parts)]
     typed = [p for p in files if p.suffix == ".npy"]
     if not typed:
-        raise InputError(f"no tensors in {source}", KINDS)
+        raise InputError(f"no tensors in {source}", KINDS, code="export.no-tensors")
     stems = {p.with_suffix("") for p in typed}
     untyped = [p for p in files if p.suffix == ".bin" and p.with_suffix("") not in stems]
     left_out = [f"{p.relative_to(source)}: a .bin without a manifest has no type" for p in untyped]
@@ -204,12 +204,20 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[DumpEntry]:
     try:
         items = list(_items(source, manifest))
     except (KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}", "make the result anew") from e
+        raise InputError(
+            f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}", "make the result anew", code="case.damaged"
+        ) from e
     if not items:
-        raise InputError(f"{source} holds no tensors: it was cut without a capture", "cut again without --no-capture")
+        raise InputError(
+            f"{source} holds no tensors: it was cut without a capture",
+            "cut again without --no-capture",
+            code="case.no-tensors",
+        )
     for _, entry in items:
         if folders.leads_out(entry.file) or entry.dtype not in dtypes.TYPE_NUMBERS:
-            raise InputError(f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}")
+            raise InputError(
+                f"{source / case.MANIFEST} is damaged: {entry.file} of type {entry.dtype}", code="case.damaged"
+            )
     # Of a tensor in several formats only the .npy, the last by name, is exported.
     best = {entry.target: entry for _, entry in sorted(items, key=lambda item: item[0])}
     return [entry for _, entry in items if best[entry.target] is entry]
@@ -238,7 +246,7 @@ def _load(folder: Path, record: Record, format: str) -> Array:
     """The array of a listed file; InputError if the file is missing, damaged or of another size."""
     path, dtype, shape = folder / record.files[0], record.dtype, record.shapes[0]
     if not path.is_file():
-        raise InputError(f"no file {path}", "it is listed in the manifest beside it")
+        raise InputError(f"no file {path}", "it is listed in the manifest beside it", code="file.not-found")
     if format == "npy":
         return np.asarray(load(record, folder))
     try:
@@ -246,7 +254,7 @@ def _load(folder: Path, record: Record, format: str) -> Array:
         flat = unpack(raw, dtype, math.prod(shape)) if dtype in PACKED else raw.view(np_dtype(dtype))
         return flat.reshape(shape)
     except (OSError, ValueError) as e:
-        raise InputError(f"cannot read {path} as {dtype} {list(shape)}: {e}") from e
+        raise InputError(f"cannot read {path} as {dtype} {list(shape)}: {e}", code="tensor.unreadable") from e
 
 
 def _plain(path: Path, base: Path) -> DumpEntry:
@@ -254,10 +262,10 @@ def _plain(path: Path, base: Path) -> DumpEntry:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError) as e:
-        raise InputError(f"cannot read {path}: {e}", KINDS) from e
+        raise InputError(f"cannot read {path}: {e}", KINDS, code="tensor.unreadable") from e
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
     if dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"{path}: values of type {dtype} cannot be exported")
+        raise InputError(f"{path}: values of type {dtype} cannot be exported", code="tensor.unsupported-type")
     return _entry(base, path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
 
 

@@ -63,12 +63,14 @@ class Files:
             InputError: it is not listed.
         """
         if name not in self.sizes:
-            raise InputError(f"no file {name} in {self.root}", "files outside the folder are not read")
+            raise InputError(
+                f"no file {name} in {self.root}", "files outside the folder are not read", code="recording.file-missing"
+            )
         return self.root / name
 
     def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
         """The error for a file that contradicts its format."""
-        error = DamagedFile(f"cannot read {self.root / name}: {why}", hint)
+        error = DamagedFile(f"cannot read {self.root / name}: {why}", hint, code="recording.damaged")
         error.file = name
         return error
 
@@ -193,10 +195,14 @@ def scan(place: Path) -> Files:
         if place.is_file():
             return Files(place.parent, {place.name: place.stat().st_size})
         if not place.is_dir():
-            raise InputError(f"no folder {place}", "name the folder that the tool wrote, or one of its files")
+            raise InputError(
+                f"no folder {place}",
+                "name the folder that the tool wrote, or one of its files",
+                code="folder.not-found",
+            )
         return Files(place, dict(_listed(place)))
     except OSError as e:
-        raise InputError(f"cannot read {e.filename or place}: {e.strerror or e}") from e
+        raise InputError(f"cannot read {e.filename or place}: {e.strerror or e}", code="file.unreadable") from e
 
 
 def _listed(root: Path) -> Iterator[tuple[str, int]]:

@@ -111,7 +111,11 @@ def open(place: Path, format: str = "", hints: DumpHints | None = None) -> Recor
     format = _checked(format) if format else _detected(place, files)
     entries = _entries(_module(format), files, hints or DumpHints())
     if not entries:
-        raise InputError(f"no tensors in {place} in the format {format}", f"known formats: {', '.join(formats())}")
+        raise InputError(
+            f"no tensors in {place} in the format {format}",
+            f"known formats: {', '.join(formats())}",
+            code="recording.no-tensors",
+        )
     read = {entry.file for entry in entries}
     others = [Path(n).suffix or "without an end" for n in files.names if n not in read and not n.endswith(NO_TENSORS)]
     return Recording(files.root, format, entries, Counter(others))
@@ -163,7 +167,9 @@ def write(tensors: Tensors, folder: Path, format: str) -> None:
     module = _module(_checked(format))
     if not hasattr(module, "write"):
         writers = [name for name in formats() if hasattr(_module(name), "write")]
-        raise InputError(f"the format {format} is only read", f"written are: {', '.join(writers)}")
+        raise InputError(
+            f"the format {format} is only read", f"written are: {', '.join(writers)}", code="recording.read-only-format"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     module.write(tensors, folder)
 
@@ -177,7 +183,7 @@ def _checked(format: str) -> str:
     names = formats()
     if format not in names and not format.endswith(".py"):
         what = f"no dump format '{clean(format)}'; known: {', '.join(names)}"
-        raise UnknownName(what, nearest=nearest(format, names))
+        raise UnknownName(what, nearest=nearest(format, names), code="recording.unknown-format")
     return format
 
 
@@ -192,14 +198,26 @@ def _detected(place: Path, files: Files) -> str:
     if len(surest) == 1:
         return surest[0]
     if surest:
-        raise InputError(f"{place} may be {' or '.join(surest)}", f"{CHOOSE}: {surest[0]}, for example")
+        raise InputError(
+            f"{place} may be {' or '.join(surest)}",
+            f"{CHOOSE}: {surest[0]}, for example",
+            code="recording.ambiguous-format",
+        )
     for name in files.ending(".csv", ".tsv", ".txt", ".json"):
         words = set(re.findall(r"[a-z][a-z0-9_]*", files.head(name).decode(errors="replace").lower()))
         if len(found := sorted(words & STATISTICS)) > 1:
             what = f"{name} holds statistics of tensors ({', '.join(found)}), not their values"
-            raise InputError(f"no tensors in {place}: {what}", "have the tool dump the tensors themselves")
+            raise InputError(
+                f"no tensors in {place}: {what}",
+                "have the tool dump the tensors themselves",
+                code="recording.no-tensors",
+            )
     what = f"{count(len(files.sizes), 'file')}, none of a known format" if files.sizes else "it is empty"
-    raise InputError(f"no tensors in {place}: {what}", f"{CHOOSE}, if it is one of {', '.join(formats())}")
+    raise InputError(
+        f"no tensors in {place}: {what}",
+        f"{CHOOSE}, if it is one of {', '.join(formats())}",
+        code="recording.no-tensors",
+    )
 
 
 def _spec(proto: protobuf.TypeProto | None) -> TensorSpec:

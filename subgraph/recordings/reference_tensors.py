@@ -57,7 +57,11 @@ def reference_value(model: ReferenceModel, tensor: str, k: int) -> Array | None:
     try:
         value = record.value(mapped=True) if record else None
     except InputError as e:
-        raise Inconclusive(f"the reference's value of {clean(tensor)} is lost: {e.what}", "free some space") from e
+        raise Inconclusive(
+            f"the reference's value of {clean(tensor)} is lost: {e.what}",
+            "free some space",
+            code="reference.value-lost",
+        ) from e
     return value if isinstance(value, np.ndarray) else None
 
 

@@ -203,7 +203,11 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
                 raise
             runs.append(RecordedRun(name, missing=e.what, precision=said))
     if all(run.missing for run in runs):
-        raise InputError("; ".join(run.missing for run in runs), "--recorded names a folder of layer dumps")
+        raise InputError(
+            "; ".join(run.missing for run in runs),
+            "--recorded names a folder of layer dumps",
+            code="recording.not-found",
+        )
     return runs
 
 
@@ -234,7 +238,11 @@ def _names(options: RecordingOptions) -> list[str]:
         names = [folder.label or str(folder.path) for folder in options.folders]
     if len(set(names)) < len(names):
         twice = next(name for k, name in enumerate(names) if name in names[:k])
-        raise UsageError(f"--recorded: '{clean(twice)}' is given twice", "a label of its own for each: LABEL=DIR")
+        raise UsageError(
+            f"--recorded: '{clean(twice)}' is given twice",
+            "a label of its own for each: LABEL=DIR",
+            code="option.repeated",
+        )
     return names
 
 
@@ -244,7 +252,11 @@ def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[
     ours: dict[str, tuple[str, ...]] = {}
     for tensor, name in tensor_map.items():
         if name not in known:
-            raise UnknownName(f"--map: nothing recorded is called '{clean(name)}'", nearest=nearest(name, list(known)))
+            raise UnknownName(
+                f"--map: nothing recorded is called '{clean(name)}'",
+                nearest=nearest(name, list(known)),
+                code="map.unknown-name",
+            )
         ours[name] = (*ours.get(name, ()), tensor)
 
     return [replace(run, samples=tuple(tuple(_marked(e, ours) for e in s) for s in run.samples)) for run in runs]
@@ -335,7 +347,9 @@ def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded
     lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
     if lacking:
         what = f"it is unknown what the device was fed: the recording holds no input '{clean(lacking[0])}'"
-        raise UsageError(what, "name it with -i FILE, or --seed N if it was subcut's random input")
+        raise UsageError(
+            what, "name it with -i FILE, or --seed N if it was subcut's random input", code="recording.input-missing"
+        )
     records = _save_inputs(samples, graph, folder, runs[0].channels_last)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
     names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
@@ -396,7 +410,7 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
         if way is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
-            raise InputError(what, "name what the device was fed with -i")
+            raise InputError(what, "name what the device was fed with -i", code="recording.wrong-shape")
         array = way.apply(array)
     if array.dtype != np_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:

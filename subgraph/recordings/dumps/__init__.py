@@ -202,13 +202,18 @@ class DumpEntry:
             InputError: they cannot be read, contradict the header, or do not fit the layout.
         """
         if self.missing:
-            raise InputError(f"cannot read {self.name} in {self.file}: {self.missing}")
+            raise InputError(f"cannot read {self.name} in {self.file}: {self.missing}", code="recording.unreadable")
         if not possible(self.original_shape or ()):
-            raise InputError(f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}")
+            raise InputError(
+                f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}",
+                code="recording.wrong-shape",
+            )
         try:
             return layouts.to_model(self.load(), self.layout, self.original_shape, self.original_layout)
         except InputError as e:
-            raise InputError(e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint) from e
+            raise InputError(
+                e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint, code=e.code
+            ) from e
 
 
 def same(name: str) -> str:
@@ -243,5 +248,5 @@ def checked_arrays(
         array = np.asarray(value)
         dtype = "string" if array.dtype.kind == "O" else dtype_of(array.dtype)
         if value is None or isinstance(value, list) or dtype not in holds:
-            raise InputError(f"{name}: {what}", hint)
+            raise InputError(f"{name}: {what}", hint, code="recording.unwritable-type")
         yield name, dtype, array

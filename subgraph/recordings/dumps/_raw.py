@@ -136,7 +136,9 @@ def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
 def _spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
+        raise InputError(
+            f"{MANIFEST} says element type '{dtype}', which ONNX does not have", code="tensor.unsupported-type"
+        )
     aligned = tuple(int(d) for d in item.get("aligned") or ()) or None
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)

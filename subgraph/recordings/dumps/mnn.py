@@ -98,7 +98,11 @@ def write(tensors: Tensors, folder: Path) -> None:
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         path = folder / f"{name}.txt"
         if not name or folders.leads_out(name) or name != Path(name).as_posix():
-            raise InputError(f"'{name}': MNN's test folders hold no such name: it leads elsewhere", "rename the tensor")
+            raise InputError(
+                f"'{name}': MNN's test folders hold no such name: it leads elsewhere",
+                "rename the tensor",
+                code="recording.unwritable-name",
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_text.lines(array, "%.18e"), encoding="ascii")
         listed.append({"name": name, "shape": list(array.shape)})

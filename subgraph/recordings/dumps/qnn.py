@@ -77,7 +77,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     what = f"{LIST} names float32 files"
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
-            raise InputError(f"'{name}': {LIST} cannot hold this name")
+            raise InputError(f"'{name}': {LIST} cannot hold this name", code="recording.unwritable-name")
         (folder / f"{stems[name]}.raw").write_bytes(np.ascontiguousarray(array, "<f4").tobytes())
         words.append(f"{name}:={stems[name]}.raw")
     (folder / LIST).write_text(" ".join(words) + "\n", encoding="utf-8")

@@ -137,7 +137,9 @@ def write(tensors: Tensors, folder: Path) -> None:
     what = f"TNN's tensor file holds {', '.join(numbers)}"
     for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or len(name.split()) > 1 or name != name.strip():
-            raise InputError(f"'{name}': TNN's tensor file holds no names with blanks")
+            raise InputError(
+                f"'{name}': TNN's tensor file holds no names with blanks", code="recording.unwritable-name"
+            )
         dims = "".join(f" {d}" for d in array.shape)
         text.append(f"{name} {array.ndim}{dims} {numbers[array.dtype.name]}\n")
         text.append(_text.lines(array, "%0.6f" if array.dtype.kind == "f" else "%d"))

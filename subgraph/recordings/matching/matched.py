@@ -130,9 +130,14 @@ class TensorMatch:
             flat = f"{array.size} values of {array.dtype.name}"
             have = flat if array.ndim == 1 else f"shape {shape_text(array.shape)}"
             want = f"{reference.dtype.name} {shape_text(reference.shape)}"
-            raise InputError(f"it has {have}, the model {want}: another type, or another tensor")
+            raise InputError(
+                f"it has {have}, the model {want}: another type, or another tensor", code="recording.other-type"
+            )
         if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not self.scale:
-            raise InputError(f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}")
+            raise InputError(
+                f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}",
+                code="recording.no-scale",
+            )
         return as_reference(self.alignment.apply(array), reference, self.scale)
 
     def compared(self, reference: Array) -> tuple[Array, str]:
@@ -184,7 +189,7 @@ class MatchedSample:
         """
         reference = self.reference(name)
         if reference is None:
-            raise InputError(f"'{clean(name)}' is not a tensor")
+            raise InputError(f"'{clean(name)}' is not a tensor", code="tensor.not-tensor")
         value = self.matches[name].value(reference)
         folder.mkdir(parents=True, exist_ok=True)
         return save(name, value, type_of(value), folder, stem).within(str(folder.resolve()))
