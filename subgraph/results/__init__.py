@@ -47,5 +47,5 @@ def read(path: Path, hint: str) -> dict[str, Any]:
     """
     document: dict[str, Any] = documents.read_json(path, hint)
     if why := problem(document):
-        raise InputError(f"{clean(str(path))} is damaged: {clean(why)}", hint)
+        raise InputError(f"{clean(str(path))} is damaged: {clean(why)}", hint, code="document.damaged")
     return document
