@@ -282,20 +282,29 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         path = Path(folder, m[1])
         if not path.is_file():
             raise UsageError(
-                f"no file {clean(str(path))}", "a candidate can be a Python file with load(model, options)"
+                f"no file {clean(str(path))}",
+                "a candidate can be a Python file with load(model, options)",
+                code="file.not-found",
             )
         known = _release(str(path.resolve()), m[2])
         return Candidate(spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known)
     if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
         what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
         own = f"; {plugins.help_of('backends', recipe).rstrip('.')}" if capabilities(recipe).script else ""
-        raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}")
+        raise UsageError(
+            what,
+            f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}",
+            code="candidate.is-recipe",
+        )
     names = [*backends, *devices.names(), *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
     close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
     raise UnknownName(
-        f"no candidate '{clean(head)}'", f"did you mean '{clean(close[0])}'? {hint}" if close else hint, close
+        f"no candidate '{clean(head)}'",
+        f"did you mean '{clean(close[0])}'? {hint}" if close else hint,
+        close,
+        code="candidate.unknown",
     )
 
 
@@ -316,7 +325,11 @@ def _of_device(spec: str, found: Device, release: str | None, options: Mapping[s
     """
     head, _, rest = found.spec.partition(":")
     if not found.name and not options.keys() & {"providers", "ep"}:
-        raise UsageError(f"which provider of {clean(found.package)}?", f"{clean(found.package)}:providers=NAME")
+        raise UsageError(
+            f"which provider of {clean(found.package)}?",
+            f"{clean(found.package)}:providers=NAME",
+            code="candidate.no-provider",
+        )
     own = _options(spec, rest, "")
     known = _release(head, release)
     base = Candidate(spec, head, {**own, **options}, release=known, package=found.package, device=found.name)
@@ -333,14 +346,24 @@ def _in_environment(candidate: Candidate) -> Candidate:
     processor = emulated.named(str(word)) if (word := options.pop("arch", "")) else ""
     if processor and (candidate.can.npm or options.get("python")):
         what = "an environment of yours" if options.get("python") else candidate.backend
-        raise UsageError(f"arch={processor}: {what} runs on this machine's own processor", "leave one of them out")
+        raise UsageError(
+            f"arch={processor}: {what} runs on this machine's own processor",
+            "leave one of them out",
+            code="candidate.no-other-build",
+        )
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
         return candidate.of_release(version)
     package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
     if package and not candidate.can.variants and package != releases.package(candidate.backend)[0]:
-        raise UsageError(f"{candidate.backend} has no other builds than its own", "package=NAME goes with ort")
+        raise UsageError(
+            f"{candidate.backend} has no other builds than its own",
+            "package=NAME goes with ort",
+            code="candidate.no-other-build",
+        )
     if python and not Path(python).is_file():
-        raise UsageError(f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python")
+        raise UsageError(
+            f"python={clean(python)}: no such file", "python=/path/to/venv/bin/python", code="file.not-found"
+        )
     path = str(Path(python).absolute()) if python else ""  # not resolved: a venv's is a link
     if processor:
         releases.package(candidate.backend)
@@ -366,20 +389,26 @@ def _check_forms(where: str, forms: Mapping[str, str]) -> None:
     """
     for key, words in forms.items():
         if key not in FORMS:
-            raise UnknownName(f"{where}: '{clean(key)}' is no setting of a command", nearest=nearest(key, FORMS)[:1])
+            raise UnknownName(
+                f"{where}: '{clean(key)}' is no setting of a command",
+                nearest=nearest(key, FORMS)[:1],
+                code="candidate.unknown-key",
+            )
         try:
             DeviceForm.parse(words)
         except UsageError as e:
-            raise UsageError(f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC") from e
+            raise UsageError(f"{where}: {key}: {e.what}", "[big:][DTYPE][:LAYOUT], float16:NHWC", code=e.code) from e
 
 
 def _check_command(where: str, step: str, command: str) -> None:
     try:
         empty = not system.split(command)
     except ValueError as e:
-        raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell") from e
+        raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell", code="command.malformed") from e
     if empty:
-        raise UsageError(f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+        raise UsageError(
+            f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'", code="command.missing"
+        )
     command_line.check_places(where, step, command)
 
 
@@ -392,9 +421,17 @@ def _module_options(spec: str, option: str, text: str, folder: str) -> dict[str,
     file, _, function = text.rpartition(":")
     path = Path(folder, file)
     if not file.endswith(".py") or not function.isidentifier():
-        raise UsageError(f"candidate {clean(spec)}: which function makes the module?", "torch:module.py:build")
+        raise UsageError(
+            f"candidate {clean(spec)}: which function makes the module?",
+            "torch:module.py:build",
+            code="torch.no-function",
+        )
     if not path.is_file():
-        raise UsageError(f"no file {clean(str(path))}", "torch:module.py:build, a function that returns (module, args)")
+        raise UsageError(
+            f"no file {clean(str(path))}",
+            "torch:module.py:build, a function that returns (module, args)",
+            code="file.not-found",
+        )
     return {option: str(path.resolve()), "build": function}
 
 
@@ -407,9 +444,9 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
             continue
         if not sep or not re.fullmatch(r"[\w.-]+", key):
             what = f"candidate {clean(spec)}: '{clean(word)}' is not a setting"
-            raise UsageError(what, "BACKEND:key=value,key=value")
+            raise UsageError(what, "BACKEND:key=value,key=value", code="candidate.malformed")
         if key in options:
-            raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once")
+            raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once", code="option.repeated")
         named = re.search(r"[\\/]", value)  # a bare word may be a device's name
         is_path = folder and named and Path(folder, value).exists()
         options[key] = str(Path(folder, value)) if is_path else value
@@ -420,7 +457,7 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
     """A candidate from the project file."""
     where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table", f"[candidates.{clean(name)}]")
+        raise UsageError(f"{where} must be a table", f"[candidates.{clean(name)}]", code="candidate.wrong-value")
     _check(where, table)
     if "spec" in table:
         base = _typed(table["spec"], str(file.parent), [])
@@ -452,16 +489,32 @@ def _check(where: str, table: Mapping[str, Any]) -> None:
     """
     for key, value in table.items():
         if key not in SETTINGS:
-            raise UnknownName(f"{where} has an unknown key '{clean(key)}'", nearest=nearest(key, SETTINGS)[:1])
+            raise UnknownName(
+                f"{where} has an unknown key '{clean(key)}'",
+                nearest=nearest(key, SETTINGS)[:1],
+                code="candidate.unknown-key",
+            )
         kind = SETTINGS[key]
         if not isinstance(value, kind) and not (kind is float and type(value) is int):
-            raise UsageError(f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
+            raise UsageError(
+                f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}", code="candidate.wrong-value"
+            )
     if not table.get("timeout", TIMEOUT) > 0:
-        raise UsageError(f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}")
+        raise UsageError(
+            f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}", code="candidate.wrong-value"
+        )
     if ("spec" in table) == ("run" in table):
-        raise UsageError(f"{where} needs either 'spec' or 'run'", 'run = "./run.sh {model} {inputs} {outputs}"')
+        raise UsageError(
+            f"{where} needs either 'spec' or 'run'",
+            'run = "./run.sh {model} {inputs} {outputs}"',
+            code="candidate.no-spec",
+        )
     if (alone := [key for key in ("convert", *FORMS) if key in table]) and "run" not in table:
-        raise UsageError(f"{where}: '{alone[0]}' goes with 'run'", "put it into the backend that 'spec' names")
+        raise UsageError(
+            f"{where}: '{alone[0]}' goes with 'run'",
+            "put it into the backend that 'spec' names",
+            code="candidate.misplaced-key",
+        )
 
 
 def parse_precision(where: str, text: str | None) -> str | None:
@@ -471,7 +524,11 @@ def parse_precision(where: str, text: str | None) -> str | None:
         UsageError: it is none of `PRECISIONS`.
     """
     if text is not None and text not in PRECISIONS:
-        raise UsageError(f"{where}: precision '{text}' is unknown", f"one of {', '.join(PRECISIONS)}")
+        raise UsageError(
+            f"{where}: precision '{text}' is unknown",
+            f"one of {', '.join(PRECISIONS)}",
+            code="candidate.unknown-precision",
+        )
     return text
 
 
@@ -489,5 +546,5 @@ def parse_memory(text: str) -> int:
     m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
     if not size:
-        raise UsageError(f"memory limit {clean(text)}: expected a size", "8G, 500M")
+        raise UsageError(f"memory limit {clean(text)}: expected a size", "8G, 500M", code="option.malformed")
     return size

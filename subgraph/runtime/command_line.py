@@ -48,7 +48,7 @@ def check_places(where: str, step: str, command: str) -> None:
             close = nearest(m[2], PLACES[step])[0]
             known = ", ".join(f"{{{place}}}" for place in PLACES[step])
             hint = f"did you mean {{{close}}}? {step} has {known}; {{{{{m[2]}}}}} stands for {{{m[2]}}} itself"
-            raise UnknownName(f"{where}: {step} has no place {{{m[2]}}}", hint, [close])
+            raise UnknownName(f"{where}: {step} has no place {{{m[2]}}}", hint, [close], code="command.unknown-place")
 
 
 def fill(word: str, places: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ class Deadline:
             OutOfTime: It is.
         """
         if self.has_passed:
-            raise OutOfTime("the time is used up", "the same command with more time goes on")
+            raise OutOfTime("the time is used up", "the same command with more time goes on", code="time.used-up")
 
 
 def if_time(explain: Callable[[], T], otherwise: T) -> T:

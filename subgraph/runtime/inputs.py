@@ -230,11 +230,15 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
         try:
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
         except OSError as e:
-            raise InputError(f"cannot read the folder {path}: {e.strerror or e}", "check its permissions") from e
+            raise InputError(
+                f"cannot read the folder {path}: {e.strerror or e}", "check its permissions", code="file.unreadable"
+            ) from e
     if not folders:
         return [("", common)]
     if len(counts := {len(samples) for samples in folders}) > 1:
-        raise InputError(f"the folders given hold different numbers of samples: {sorted(counts)}")
+        raise InputError(
+            f"the folders given hold different numbers of samples: {sorted(counts)}", code="input.sample-counts"
+        )
     rows = list(zip(*folders, strict=True))
     labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
     return [(label, common + [f for _, of in row for f in of]) for label, row in zip(labels, rows, strict=True)]
@@ -266,7 +270,7 @@ def _read_numbers(graph: Graph, word: str) -> InputFile | None:
     dims = declared_type(graph.inputs[name].type)[2]
     if dims is not None and len(dims) > 1:
         what = f"-i {word}: input '{name}' has {len(dims)} dimensions; only a scalar or a vector takes numbers"
-        raise InputError(what, f"-i {name}=FILE.npy")
+        raise InputError(what, f"-i {name}=FILE.npy", code="input.takes-no-numbers")
     return name, f"{NUMBERS}{text}"
 
 
@@ -278,7 +282,7 @@ def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
     if name is not None:
         _require_input(graph, name)
     if not os.path.exists(file):  # noqa: PTH110
-        raise InputError(f"no input file or folder '{file}'", "check the path given with -i")
+        raise InputError(f"no input file or folder '{file}'", "check the path given with -i", code="file.not-found")
     return name, Path(file)
 
 
@@ -289,18 +293,19 @@ def _require_input(graph: Graph, name: str) -> None:
         raise InputError(
             f"'{name}' is a weight of the model: subcut keeps it constant",
             "only inputs can be fed, and weights that the model lists among its inputs",
+            code="input.is-weight",
         )
     from subgraph.text import nearest
 
-    raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs))
+    raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs), code="input.unknown")
 
 
 def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
-        raise InputError(f"{path} is not a regular file", "save what it gives into a file")
+        raise InputError(f"{path} is not a regular file", "save what it gives into a file", code="file.not-regular")
     if path.suffix.lower() not in ARRAYS | IMAGES:
         kinds = " ".join(sorted(ARRAYS | IMAGES))
-        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {kinds}")
+        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {kinds}", code="input.unknown-kind")
 
 
 def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[tuple[str, list[InputFile]]]:
@@ -318,7 +323,11 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
     if twins and not (folder.parent / "manifest.json").is_file():  # in a case both are the same tensor
         log.warning("%s is not read: a .npy of the same name lies beside it", clean(str(twins[0])))
     if not files:
-        raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
+        raise InputError(
+            f"no inputs in folder {folder}",
+            f"it may hold {' '.join(sorted(ARRAYS))} or images",
+            code="input.empty-folder",
+        )
     named = {stems[f.stem] for f in files if f.stem in stems}
     if name is None and named and len(set(stems.values())) > 1:
         if len(named) != len(files):
@@ -326,6 +335,7 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
             raise InputError(
                 f"{folder} mixes files of {count(len(named), 'input')} with others, such as {other.name}",
                 "put the files of each sample into a folder of its own, each named after its input",
+                code="input.mixed-folder",
             )
         return [(folder.name, [(None, str(f)) for f in files])]
     counts = Counter(f.stem for f in files)
@@ -365,7 +375,11 @@ def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
 def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> InputSpec:
     form, dtype, dims = declared_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"input '{name}' declares no element type that ONNX has", f"subcut inspect {graph.path.name}")
+        raise InputError(
+            f"input '{name}' declares no element type that ONNX has",
+            f"subcut inspect {graph.path.name}",
+            code="input.no-type",
+        )
     if name in shapes:
         dims = list(shapes[name])
     elif dims is not None:
@@ -396,10 +410,15 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
         InputError: the shape contradicts them.
     """
     if dims is not None and len(dims) != len(shape):
-        raise InputError(f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions")
+        raise InputError(
+            f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions",
+            code="shape.wrong-rank",
+        )
     for axis, (dim, size) in enumerate(zip(dims or shape, shape, strict=True)):
         if isinstance(dim, int) and dim != size:
-            raise InputError(f"--shape {name}: axis {axis} is {size}, the model fixes it at {dim}")
+            raise InputError(
+                f"--shape {name}: axis {axis} is {size}, the model fixes it at {dim}", code="shape.fixed-axis"
+            )
     return {dim: size for dim, size in zip(dims or (), shape, strict=False) if isinstance(dim, str)}
 
 

@@ -79,6 +79,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
                     "put several samples into a folder and give the folder",
+                    code="input.given-twice",
                 )
             feeds[spec.name] = value
             origins[spec.name] = computed or InputOrigin(OriginKind.FILE, Path(file).name, conversion, _range(value))
@@ -163,6 +164,7 @@ def _random(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[
         raise InputError(
             f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
             f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
+            code="input.too-large",
         )
     rng = np.random.default_rng([sample.seed, zlib.crc32(spec.name.encode()), zlib.crc32(sample.label.encode())])
     array, how = _draw(spec, shape, rng, sample.draw)
@@ -241,7 +243,11 @@ def _draw_bars(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     if spec.dims is None:
-        raise InputError(f"input '{spec.name}' declares no shape", f"--shape {spec.name}=1x3x224x224, or -i FILE")
+        raise InputError(
+            f"input '{spec.name}' declares no shape",
+            f"--shape {spec.name}=1x3x224x224, or -i FILE",
+            code="input.no-shape",
+        )
     shape = [
         d if isinstance(d, int) else sizes.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
     ]
@@ -252,6 +258,7 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
         raise InputError(
             f"input '{spec.name}' has the unknown dimension{called} (axis {axis})",
             f"--shape {spec.name}={example} with numbers for the ?, or -i FILE",
+            code="input.unknown-dimension",
         )
     return tuple(int(n) for n in shape if n is not None)
 
@@ -286,7 +293,9 @@ class _InputFile:
             return next(iter(self.specs.values()), None)
         names = ", ".join(f"'{name}'" for name in self.specs)
         raise InputError(
-            f"{self.path}: which input is it for? The run needs {names or 'none'}", f"-i NAME={self.path.name}"
+            f"{self.path}: which input is it for? The run needs {names or 'none'}",
+            f"-i NAME={self.path.name}",
+            code="input.ambiguous",
         )
 
 
@@ -318,7 +327,9 @@ def _load_npz(path: Path) -> dict[str, Array]:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             return {key: np.asarray(archive[key]) for key in archive.files}
     except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:  # RuntimeError: it wants a password
-        raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
+        raise InputError(
+            f"cannot read {path}: {e}", "is it a .npz file without Python objects?", code="tensor.unreadable"
+        ) from e
 
 
 def _load_raw(path: Path, spec: InputSpec) -> Array:
@@ -329,12 +340,14 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
     import numpy as np
 
     if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
-        raise InputError(f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy")
+        raise InputError(
+            f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy", code="tensor.no-raw-form"
+        )
     dtype = np_dtype(spec.dtype)
     try:
         flat = np.fromfile(path, np.uint8)
     except OSError as e:
-        raise InputError(f"cannot read {path}: {e.strerror or e}") from e
+        raise InputError(f"cannot read {path}: {e.strerror or e}", code="file.unreadable") from e
     dims: list[Any] = [None] if spec.dims is None else list(spec.dims)
     unknown = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
     if len(unknown) > 1 and unknown[0] == 0:
@@ -344,6 +357,7 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
             f"{path} is headerless, and input '{spec.name}' has {len(unknown)} unknown dimensions: "
             f"{shape_text(tuple(dims))}",
             f"--shape {spec.name}=…",
+            code="input.unknown-dimension",
         )
     step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
     if unknown and step and flat.size % step == 0:
@@ -353,6 +367,7 @@ def _load_raw(path: Path, spec: InputSpec) -> Array:
             f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} {shape_text(tuple(spec.dims or ()))}) "
             f"takes {f'a multiple of {step}' if unknown else step}",
             f"check type and layout, or give --shape {spec.name}=…",
+            code="tensor.wrong-size",
         )
     return np.frombuffer(flat.tobytes(), dtype).reshape(dims)
 
@@ -365,10 +380,12 @@ def _load_pb(path: Path) -> tuple[str, Array]:
     try:
         tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
         if protobuf.on_disk(tensor):
-            raise InputError(f"{path}: a tensor whose data lies in another file is not read")
+            raise InputError(
+                f"{path}: a tensor whose data lies in another file is not read", code="input.external-data"
+            )
         return str(tensor.name), onnx.numpy_helper.to_array(tensor)
     except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:  # KeyError: an element type of no name
-        raise InputError(f"{path} holds no ONNX tensor: {e}") from e
+        raise InputError(f"{path} holds no ONNX tensor: {e}", code="tensor.unreadable") from e
 
 
 def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
@@ -391,13 +408,14 @@ def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
             f"{path}: input '{spec.name}' ({spec.dtype} {shape_text(tuple(dims))}) takes no image: an image has "
             "1, 3 or 4 channels, height and width, and floats or whole numbers of 8 to 32 bits",
             f"give it a .npy: -i {spec.name}=FILE.npy",
+            code="input.takes-no-image",
         )
     try:
         with Image.open(path) as opened:
             _require_8_bits(path, opened.mode)
             image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
-        raise InputError(f"cannot read the image {path}: {e}") from e
+        raise InputError(f"cannot read the image {path}: {e}", code="input.unreadable-image") from e
     size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
     pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
     if options.bgr:
@@ -414,6 +432,7 @@ def _require_8_bits(path: Path, mode: str) -> None:
         raise InputError(
             f"{path}: an image of more than 8 bits per channel (mode {mode}) is not read",
             "convert it to a .npy of the values that the model takes",
+            code="input.image-depth",
         )
 
 
@@ -421,7 +440,9 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     import numpy as np
 
     if len(values) not in (1, pixels.shape[2]):
-        raise InputError(f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}")
+        raise InputError(
+            f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}", code="input.channel-numbers"
+        )
     return np.asarray(values, np.float32)
 
 
@@ -440,7 +461,11 @@ def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
     elif array.dtype != dtype:
         cast = _convert(array, dtype)
         if cast is None:
-            raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
+            raise InputError(
+                f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}",
+                "convert it first",
+                code="input.wrong-type",
+            )
         conversion = f"converted from {array.dtype}"
         array = cast
     if spec.dims is not None and not _agree(spec.dims, array.shape):
@@ -454,8 +479,12 @@ def _wrong_shape(file: str | Path, array: Array, name: str, dims: Sequence[int |
     orders = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
     for layout, order in orders.items() if array.ndim == len(dims) == 4 else ():
         if _agree(dims, tuple(array.shape[k] for k in order)):
-            return InputError(f"{file} is laid out {layout}: {shapes}", f"numpy.transpose(array, {order}) reorders it")
-    return InputError(f"{file} has shape {shapes}", "reshape it, or name another file")
+            return InputError(
+                f"{file} is laid out {layout}: {shapes}",
+                f"numpy.transpose(array, {order}) reorders it",
+                code="input.wrong-layout",
+            )
+    return InputError(f"{file} has shape {shapes}", "reshape it, or name another file", code="input.wrong-shape")
 
 
 def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:

@@ -63,7 +63,7 @@ def parse_limit(text: str | None) -> int | None:
     size = parse_memory(text)
     if size < MIN_LIMIT:
         what = f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by itself"
-        raise UsageError(what, "256M or more")
+        raise UsageError(what, "256M or more", code="option.out-of-range")
     return size
 
 
@@ -148,7 +148,7 @@ class Reference:
                 raise
             what = f"the reference needs more than the {self._bound / 2**30:.1f} GiB of memory that it may use"
             hint = "is the model damaged? else give smaller inputs (--shape, -i), or free some memory"
-            raise OutOfMemory(f"{what}: {e.what}", hint) from e
+            raise OutOfMemory(f"{what}: {e.what}", hint, code="memory.exceeded") from e
 
     def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
         """Build the model in a file under the name `key`; its folder holds no other large files.
@@ -223,9 +223,11 @@ class Reference:
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
-            raise ModelError(f"the reference lost the model: {e.what}") from e
+            raise ModelError(f"the reference lost the model: {e.what}", code=e.code) from e
         if missing := [name for name in outputs if name not in run.by_name]:
-            raise ModelError(f"the reference, {self.backend}, gives no value of '{missing[0]}'")
+            raise ModelError(
+                f"the reference, {self.backend}, gives no value of '{missing[0]}'", code="reference.no-value"
+            )
         return run
 
     def tensors(self, model: Path) -> frozenset[str] | None:

@@ -262,7 +262,7 @@ def _run_pass(
         if os.strerror(errno.ENOSPC) in e.what or not _can_write(job.into):
             raise
         why = f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
-        failure = _failure(ModelError(why), worker, build, seconds)
+        failure = _failure(ModelError(why, code="worker.no-values"), worker, build, seconds)
         worker.close()  # its next run would fail as well
         return RunResult(failure=failure, build=build, run=seconds)
     except SubcutError as e:

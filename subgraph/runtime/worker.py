@@ -95,7 +95,9 @@ class Worker:
             )
         except OSError as e:
             self._cleanup.close()
-            raise BackendError(f"cannot start a process: {e.strerror or e}", "are there too many?") from e
+            raise BackendError(
+                f"cannot start a process: {e.strerror or e}", "are there too many?", code="process.not-started"
+            ) from e
         self._cleanup.callback(self._process.close)
         self._pipes = Pipes(self._process)
         self._cleanup.callback(self._pipes.close)
@@ -177,11 +179,17 @@ class Worker:
                 if not any(map(children.DISK_FULL.search, (e.what, *self.last_lines()))):
                     raise
                 hint = "free some space where it writes; $TMPDIR is its folder for temporary files"
-                raise BackendError(f"a disk that the runtime writes to is full: {e.what}", hint) from e
+                raise BackendError(
+                    f"a disk that the runtime writes to is full: {e.what}", hint, code="output.disk-full"
+                ) from e
 
     def _exchange(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
         if self._ended or self._pending:
-            raise WorkerDied(f"the process that should {TASKS[do]} was stopped before", process=process_end([]))
+            raise WorkerDied(
+                f"the process that should {TASKS[do]} was stopped before",
+                process=process_end([]),
+                code="worker.stopped",
+            )
         self._read_stderr()
         self._printed.clear()
         request = json.dumps({"do": do, **arguments}).encode() + b"\n"
@@ -321,7 +329,11 @@ class Worker:
         hint = "the runtime itself crashed" if by_signal else ""
         process = process_end(lines, by_signal, None if by_signal else code)
         return WorkerDied(
-            f"the process that should {TASKS[do]} {how}{last}", hint, signature=signature, process=process
+            f"the process that should {TASKS[do]} {how}{last}",
+            hint,
+            signature=signature,
+            process=process,
+            code="worker.died",
         )
 
     def _kill(self) -> None:
@@ -385,4 +397,6 @@ def _scratch() -> Iterator[Path]:
         with folders.temporary("subcut-worker") as folder:
             yield folder
     except OutputError as e:
-        raise BackendError(f"no temporary folder: {e.what}", "free some space, or set $TMPDIR") from e
+        raise BackendError(
+            f"no temporary folder: {e.what}", "free some space, or set $TMPDIR", code="output.no-temporary-folder"
+        ) from e

@@ -133,15 +133,25 @@ def _reply(server: Server, line: bytes) -> object:
     except SubcutError as e:
         return {"error": e.to_json()}
     except MemoryError:
-        return {"error": OutOfMemory("running the model needs more memory than is free").to_json()}
+        return {
+            "error": OutOfMemory("running the model needs more memory than is free", code="memory.exceeded").to_json()
+        }
     except OSError as e:  # while writing; functions that read raise InputError
         if e.errno in (errno.ENOMEM, errno.EMFILE):
-            return {"error": ModelError(f"the process that runs the model has used up a limit: {e.strerror}").to_json()}
+            return {
+                "error": ModelError(
+                    f"the process that runs the model has used up a limit: {e.strerror}", code="worker.limit"
+                ).to_json()
+            }
         what = f"cannot write the tensors in {request.get('into', '')}: {e.strerror or e}"  # numpy may give no number
-        return {"error": OutputError(what, "free some space, or choose another folder with -o").to_json()}
+        return {
+            "error": OutputError(
+                what, "free some space, or choose another folder with -o", code="output.unwritable"
+            ).to_json()
+        }
     except Exception as e:  # noqa: BLE001 - a bug; leaving the loop would end the process without a message
         what = f"the process that runs the model failed: {type(e).__name__}: {e}"
-        return {"error": BackendError(what, "please report it").to_json()}
+        return {"error": BackendError(what, "please report it", code="internal.failure").to_json()}
 
 
 def _requests(pipe: int) -> Iterator[bytes]:
@@ -193,18 +203,24 @@ class Server:
             try:
                 module = plugins.load("backends", self.backend)
             except ImportError as e:
-                raise BackendError(f"backend {self.backend} cannot be imported: {e}", "subcut doctor") from e
+                raise BackendError(
+                    f"backend {self.backend} cannot be imported: {e}", "subcut doctor", code="backend.not-loadable"
+                ) from e
             if not callable(getattr(module, "load", None)):
-                raise UsageError(f"{self.backend} has no function load(model, options)", "it returns run(feeds)")
+                raise UsageError(
+                    f"{self.backend} has no function load(model, options)",
+                    "it returns run(feeds)",
+                    code="plugin.no-function",
+                )
             self._module = module
         return self._module
 
     @contextlib.contextmanager
-    def _of_backend(self, kind: type[SubcutError], fails: str, hint: str = "") -> Iterator[None]:
+    def _of_backend(self, kind: type[SubcutError], code: str, fails: str, hint: str = "") -> Iterator[None]:
         """A block in which the backend's own code runs, which may raise anything, and fork.
 
         Raises:
-            SubcutError: of this kind, and says what the backend `fails` to do; or as it came.
+            SubcutError: of this kind and code, and says what the backend `fails` to do; or as it came.
         """
         try:
             try:
@@ -217,9 +233,11 @@ class Server:
         except BaseException as e:
             self._require_device(e)
             if isinstance(e, ImportError) and kind is not ModelError:
-                raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
+                raise BackendError(
+                    f"{self.backend} cannot be used: {e}", "subcut doctor", code="backend.unusable"
+                ) from e
             own = getattr(self._module, "error_text", None) if isinstance(e, Exception) else None
-            raise kind(f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint) from e
+            raise kind(f"{self.backend} {fails}: {own(e) if own else _one_line(e)}", hint, code=code) from e
 
     def _require_device(self, error: BaseException) -> None:
         """
@@ -230,7 +248,7 @@ class Server:
         if missing := next((feature for pattern, feature in lacks.items() if re.search(pattern, str(error))), ""):
             what = f"not measurable on this device (no {missing}): {str(error)[:400]}"
             hint = f"run it on a device that has {missing}; or convert the model to types that this device computes"
-            raise BackendError(what, hint) from error
+            raise BackendError(what, hint, code="backend.lacks-feature") from error
 
     def warm(self) -> None:
         """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
@@ -251,7 +269,7 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
-        with self._of_backend(BackendError, "fails when asked what it is", "correct the file"):
+        with self._of_backend(BackendError, "backend.unusable", "fails when asked what it is", "correct the file"):
             return BackendInfo(
                 _version(module, options),
                 Precision(module.precision(options)) if hasattr(module, "precision") else Precision.FP32,
@@ -271,11 +289,11 @@ class Server:
         build = self.module.load
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
-        with self._of_backend(Refused, "refuses the model"):
+        with self._of_backend(Refused, "backend.refused-model", "refuses the model"):
             run = build(Path(model), options)
         if not callable(run):
             what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
-            raise BackendError(what, "return run(feeds)")
+            raise BackendError(what, "return run(feeds)", code="plugin.wrong-return")
         self.models[key] = run
         return {"seconds": time.perf_counter() - begin}
 
@@ -337,11 +355,14 @@ class Server:
         return ModelRun(saved, fed, origins, others, seconds)
 
     def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
-        with self._of_backend(ModelError, "failed while running"):
+        with self._of_backend(ModelError, "backend.run-failed", "failed while running"):
             results = run(arrays)
         if not isinstance(results, Mapping):
-            raise ModelError(f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays")
-        with self._of_backend(ModelError, "gave what cannot be read"):
+            raise ModelError(
+                f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays",
+                code="plugin.wrong-return",
+            )
+        with self._of_backend(ModelError, "plugin.wrong-return", "gave what cannot be read"):
             return dict(results)
 
     def _save(
@@ -365,7 +386,9 @@ class Server:
             raise
         except BaseException as e:
             why = e.what if isinstance(e, InputError) else _one_line(e)
-            raise ModelError(f"{self.backend} gave for {name} what is not a tensor: {why}") from e
+            raise ModelError(
+                f"{self.backend} gave for {name} what is not a tensor: {why}", code="plugin.wrong-return"
+            ) from e
 
 
 def _array(value: Any) -> Any:

@@ -137,7 +137,7 @@ class Workers:
         except WorkerDied as e:
             if not processor:
                 raise
-            raise BackendError(f"under {emulated.version(processor)}, {e.what}", emulated.HINT) from e
+            raise BackendError(f"under {emulated.version(processor)}, {e.what}", emulated.HINT, code=e.code) from e
         if not processor:
             return about
         told = f"computed by the kernels for {processor} under {emulated.version(processor)}, not on such a processor"
@@ -187,8 +187,10 @@ class Workers:
             return self._run_here(replace(job, options=options))
         if self._hosts.none_answers:
             names = ", ".join(map(clean, self._hosts.names))
-            raise BackendError(f"none of the hosts answers: {names}", "the same command goes on once one does")
-        raise Unreachable(f"no answer from {', '.join(map(clean, tried))}")
+            raise BackendError(
+                f"none of the hosts answers: {names}", "the same command goes on once one does", code="hosts.no-answer"
+            )
+        raise Unreachable(f"no answer from {', '.join(map(clean, tried))}", code="hosts.no-answer")
 
     def _run_here(self, job: Job) -> RunResult:
         with self.turns, self.borrow(loads=1, fresh=job.fresh) as worker:
@@ -292,7 +294,7 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
         f"{candidate.device} {lacks}" if lacks else emulated.missing(candidate.processor) if candidate.processor else ""
     )
     if lacks and not candidate.executor:
-        raise BackendError(lacks, "subcut doctor")
+        raise BackendError(lacks, "subcut doctor", code="backend.no-device")
     if candidate.python:
         return Path(candidate.python)
     environment = candidate.installation
@@ -306,4 +308,4 @@ def installed(candidate: Candidate, deadline: Deadline | None = None) -> Path | 
 
 def stopped() -> WorkerDied:
     """The error of a run that was ended because nobody waits for it."""
-    return WorkerDied("the processes that run the candidate were stopped", "")
+    return WorkerDied("the processes that run the candidate were stopped", "", code="worker.stopped")

@@ -55,8 +55,10 @@ def package(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as e:
         if util.find_spec(module.partition(".")[0]) is None:
-            raise NotInstalled(f"{name} is not installed", install(extra)) from e
-        raise BackendError(f"{name} cannot be loaded: {e}", f"{install(extra)} --force-reinstall") from e
+            raise NotInstalled(f"{name} is not installed", install(extra), code="package.not-installed") from e
+        raise BackendError(
+            f"{name} cannot be loaded: {e}", f"{install(extra)} --force-reinstall", code="backend.not-loadable"
+        ) from e
 
 
 def check_options(backend: str, options: Mapping[str, Any], allowed: Options) -> None:
@@ -69,9 +71,15 @@ def check_options(backend: str, options: Mapping[str, Any], allowed: Options) ->
         stated = [values for name, values in allowed.items() if fnmatchcase(key, name)]
         if not stated:
             names = ", ".join(allowed)
-            raise UsageError(f"{backend} has no option '{key}'", f"it has {names}" if names else "leave it out")
+            raise UsageError(
+                f"{backend} has no option '{key}'",
+                f"it has {names}" if names else "leave it out",
+                code="backend.unknown-option",
+            )
         if stated[0] and str(value) not in stated[0]:
-            raise UsageError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(stated[0])}")
+            raise UsageError(
+                f"{backend}: {key} cannot be {value}", f"one of {', '.join(stated[0])}", code="backend.wrong-option"
+            )
 
 
 def threads(backend: str, options: Mapping[str, Any]) -> int:
@@ -82,7 +90,11 @@ def threads(backend: str, options: Mapping[str, Any]) -> int:
     """
     text = str(options.get("threads", 1))
     if not text.isdecimal() or int(text) > MAX_THREADS:
-        raise UsageError(f"{backend}: threads={text} is not a number of threads", f"0 leaves it to {backend}")
+        raise UsageError(
+            f"{backend}: threads={text} is not a number of threads",
+            f"0 leaves it to {backend}",
+            code="backend.wrong-option",
+        )
     return int(text)
 
 
@@ -99,7 +111,7 @@ def ports(
     try:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
-        raise Refused(f"{backend} refuses the model: {e}") from e
+        raise Refused(f"{backend} refuses the model: {e}", code="backend.refused-model") from e
     initializers = {t.name for t in graph.initializer}
     inputs = [_port(backend, v, types) for v in graph.input if v.name not in initializers]
     return inputs, [Port(v.name, "", None) if v.name in untyped else _port(backend, v, types) for v in graph.output]
@@ -110,7 +122,10 @@ def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     tensor = declared.type.tensor_type
     dtype = dtypes.name_of(tensor.elem_type) if kind == "tensor_type" else str(kind).removesuffix("_type")
     if kind != "tensor_type" or dtype not in types:
-        raise Refused(f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'")
+        raise Refused(
+            f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'",
+            code="backend.unsupported-type",
+        )
     if not tensor.HasField("shape"):
         return Port(declared.name, dtype, None)
     sizes = (d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
@@ -132,12 +147,17 @@ def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Arr
     for port in inputs:
         value = feeds.get(port.name)
         if value is None:
-            raise ModelError(f"no value for the input '{port.name}'")
+            raise ModelError(f"no value for the input '{port.name}'", code="backend.input-missing")
         array = np.asarray(value, order="C")
         if array.dtype != np_dtype(port.dtype):
-            raise ModelError(f"input '{port.name}' is {array.dtype}, the model says {port.dtype}")
+            raise ModelError(
+                f"input '{port.name}' is {array.dtype}, the model says {port.dtype}", code="input.wrong-type"
+            )
         if port.dims is not None and not _fits(array.shape, port.dims):
-            raise ModelError(f"input '{port.name}' has shape {list(array.shape)}, the model says {list(port.dims)}")
+            raise ModelError(
+                f"input '{port.name}' has shape {list(array.shape)}, the model says {list(port.dims)}",
+                code="input.wrong-shape",
+            )
         arrays.append(array)
     return arrays
 
@@ -183,7 +203,10 @@ def require_ports(backend: str, counts: tuple[int, int], inputs: Sequence[Port],
     """
     if counts != (len(inputs), len(outputs)):
         built = f"{counts[0]} inputs and {counts[1]} outputs"
-        raise Refused(f"{backend} refuses the model: it made {built} of {len(inputs)} and {len(outputs)}")
+        raise Refused(
+            f"{backend} refuses the model: it made {built} of {len(inputs)} and {len(outputs)}",
+            code="backend.refused-model",
+        )
 
 
 def message(error: BaseException, drop: str = "") -> str:

@@ -96,7 +96,11 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
         return None
     names, available = named(options), ort.get_available_providers()
     if missing := [name for name in names if name not in available]:
-        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {', '.join(available)}")
+        raise BackendError(
+            f"onnxruntime has no provider {missing[0]} here",
+            f"it has {', '.join(available)}",
+            code="backend.unknown-provider",
+        )
     if any(name.startswith(("CUDA", "Tensorrt")) for name in names) and hasattr(ort, "preload_dlls"):
         ort.preload_dlls(directory="")  # CUDA's libraries that pip installed
     return [(names[0], given), *names[1:]] if given else list(names)
@@ -110,7 +114,9 @@ def require(options: Mapping[str, Any], session: Any) -> None:
     """
     first = named(options)[0]
     if "ep" not in options and first not in session.get_providers():
-        raise BackendError(f"{first} cannot be used here: {_why_not(first)}", _lacks(first))
+        raise BackendError(
+            f"{first} cannot be used here: {_why_not(first)}", _lacks(first), code="backend.device-unusable"
+        )
 
 
 def unusable(options: Mapping[str, Any], settings: Any, providers: list[Any] | None) -> str:
@@ -188,7 +194,9 @@ def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
     import onnxruntime as ort
 
     if not hasattr(ort, "register_execution_provider_library"):
-        raise BackendError(f"onnxruntime {ort.__version__} takes no plug-ins", "1.23 and later do")
+        raise BackendError(
+            f"onnxruntime {ort.__version__} takes no plug-ins", "1.23 and later do", code="backend.no-plugins"
+        )
     library = str(options.get("library", ""))
     place, module = _library(library)
     name = str(module.get_ep_name()) if module and hasattr(module, "get_ep_name") else named(options)[0]
@@ -197,10 +205,14 @@ def _plugged_in(options: Mapping[str, Any]) -> list[Any]:
         try:
             ort.register_execution_provider_library(name, place)
         except Exception as e:
-            raise BackendError(f"onnxruntime cannot load the provider {library}: {e}", "library=MODULE or FILE") from e
+            raise BackendError(
+                f"onnxruntime cannot load the provider {library}: {e}",
+                "library=MODULE or FILE",
+                code="backend.provider-not-loadable",
+            ) from e
         found = [device for device in ort.get_ep_devices() if device.ep_name == name]
     if not found:
-        raise BackendError(f"the provider {name} of {library} sees no device on this machine")
+        raise BackendError(f"the provider {name} of {library} sees no device on this machine", code="backend.no-device")
     return found
 
 
@@ -217,8 +229,12 @@ def _library(library: str) -> tuple[str, ModuleType | None]:
         place = str(module.get_library_path()) if module else ""
     except (ImportError, AttributeError, ValueError) as e:
         raise BackendError(
-            f"no library of a provider: {library}: {e}", "library=MODULE (pip install it) or FILE"
+            f"no library of a provider: {library}: {e}",
+            "library=MODULE (pip install it) or FILE",
+            code="backend.provider-not-loadable",
         ) from e
     if not place:
-        raise UsageError("ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn")
+        raise UsageError(
+            "ep=NAME needs library=MODULE or FILE", "ep=QNN,library=onnxruntime_qnn", code="backend.no-library"
+        )
     return place, module

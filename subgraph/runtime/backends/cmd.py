@@ -83,9 +83,11 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     try:
         words = system.split(command)
     except ValueError as e:
-        raise UsageError(f"cmd: {command}: {e}", "quote it as for a shell") from e
+        raise UsageError(f"cmd: {command}: {e}", "quote it as for a shell", code="command.malformed") from e
     if not words:
-        raise UsageError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+        raise UsageError(
+            f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'", code="command.missing"
+        )
     check_places("cmd", step, command)
     named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place not in ("keep", "host"))
     if named:
@@ -102,7 +104,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: the command cannot be run. UsageError: an option is unknown. WorkerDied: it crashed.
     """
     if unknown := sorted(set(options) - set(OPTIONS)):
-        raise UsageError(f"cmd has no setting '{unknown[0]}'", "it has run, convert, inputs and outputs")
+        raise UsageError(
+            f"cmd has no setting '{unknown[0]}'",
+            "it has run, convert, inputs and outputs",
+            code="backend.unknown-option",
+        )
     return _Commands(model, options)
 
 
@@ -112,10 +118,16 @@ class _Commands:
         self._cwd = str(options.get("folder") or "") or None
         self._run = words_of("run", run, converted=bool(convert))
         if "{host}" in f"{convert} {run}".replace("{{host}}", "") and "host" not in options:
-            raise UsageError("cmd: its command names {host}, and this run has none", "as bisect, compare, sweep have")
+            raise UsageError(
+                "cmd: its command names {host}, and this run has none",
+                "as bisect, compare, sweep have",
+                code="command.no-host",
+            )
         needed = any("{converted}" in word for word in self._run)
         if needed and not convert:
-            raise UsageError("cmd: run names {converted}, but nothing converts", "add a convert command")
+            raise UsageError(
+                "cmd: run names {converted}, but nothing converts", "add a convert command", code="command.no-convert"
+            )
         self._outputs = _declared(model)
         self._fed, self._given = (DeviceForm.parse(str(options.get(key) or "")) for key in ("inputs", "outputs"))
         folder = tempfile.mkdtemp(prefix="subcut-cmd-")
@@ -134,7 +146,10 @@ class _Commands:
     def _convert(self, words: Sequence[str], needed: bool) -> None:
         _run_command("convert", words, self._places, self._cwd)
         if needed and not Path(self._places["converted"]).exists():
-            raise Refused(f"the convert command {words[0]} ended well, but made nothing at {{converted}}")
+            raise Refused(
+                f"the convert command {words[0]} ended well, but made nothing at {{converted}}",
+                code="command.no-output",
+            )
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -171,7 +186,7 @@ def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd
             hint = "check its path, and that it may be executed (chmod +x)"
             if e.errno == errno.ENOEXEC:
                 hint = "a script needs a first line such as #!/bin/sh"
-            raise BackendError(f"cannot run {command[0]}: {e.strerror or e}", hint) from e
+            raise BackendError(f"cannot run {command[0]}: {e.strerror or e}", hint, code="command.not-runnable") from e
         if code != LOST or wait is None:
             break
         time.sleep(wait)
@@ -183,16 +198,23 @@ def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> Subcu
     """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost connection."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
-        return Refused(f"cannot be tested: the {what}")
+        return Refused(f"cannot be tested: the {what}", code="command.cannot-test")
     if code in NOT_RUNNABLE:
-        return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
+        return BackendError(
+            f"the {what}: not executable, or not found", "run it by hand to see why", code="command.not-runnable"
+        )
     if code == LOST:
-        return lost(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
+        times = f"{len(RETRY_SECONDS) + 1} times"
+        return lost(f"the {what}: connection lost, {times}", "is the device reachable?", code="command.connection-lost")
     if name := crash_name(code) or crash_name(SIGNALLED - code):
-        return WorkerDied(f"the {step} command {command} was ended by {name}", process={"signal": name})
+        return WorkerDied(
+            f"the {step} command {command} was ended by {name}",
+            process={"signal": name},
+            code="command.ended-by-signal",
+        )
     if step == "convert":
-        return Refused(f"the {what}")
-    return WorkerDied(f"the {what}", process={"exit_code": code})
+        return Refused(f"the {what}", code="command.convert-failed")
+    return WorkerDied(f"the {what}", process={"exit_code": code}, code="command.failed")
 
 
 # ---------------------------------------------------------------------------------------------------- folders
@@ -207,7 +229,9 @@ def _declared(model: Path) -> list[Output]:
     try:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
-        raise Refused(f"a command gets the model with its inputs and outputs listed, but {e}") from e
+        raise Refused(
+            f"a command gets the model with its inputs and outputs listed, but {e}", code="command.model-unreadable"
+        ) from e
     for v in graph.input:
         _type_text(v.name, v.type)
     stems = safe_names(v.name for v in graph.output)
@@ -226,7 +250,11 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
         dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
         return tensors.tensor_text(dtype)
     hint = "cut between plain tensors"
-    raise Refused(f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals", hint)
+    raise Refused(
+        f"'{name}' is not a plain tensor: commands cannot be fed or give sequences and optionals",
+        hint,
+        code="backend.unsupported-type",
+    )
 
 
 def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path, form: DeviceForm) -> None:
@@ -287,7 +315,7 @@ def _from_npy(path: Path, dtype: str) -> Value:
     try:
         array = tensors.read_npy(path)
     except InputError as e:
-        raise ModelError(f"the output {path.name} cannot be read: {e.what}", e.hint) from e
+        raise ModelError(f"the output {path.name} cannot be read: {e.what}", e.hint, code=e.code) from e
     bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype))
     return tensors.from_bits(array, dtype) if bits or (dtype == "string" and array.dtype.kind == "U") else array
 
@@ -329,14 +357,20 @@ def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
     dims = (None,) if stored is None else stored
     text = "any shape" if stored is None else shape_text(dims)
     if not bits or dims.count(None) > 1:
-        raise ModelError(f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy")
+        raise ModelError(
+            f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy", code="tensor.no-raw-form"
+        )
     fixed = math.prod(d for d in dims if d is not None)
     count = fixed
     if None in dims and fixed:
         count = size * 8 // bits // fixed * fixed  # packed: the last byte may be half empty
     if (count * bits + 7) // 8 != size:
         what = f"{path.name} has {size} bytes, which is not {text} of {dtype}"
-        raise ModelError(what, "little endian, no header; another element type is declared: cmd[outputs=float16]:…")
+        raise ModelError(
+            what,
+            "little endian, no header; another element type is declared: cmd[outputs=float16]:…",
+            code="tensor.wrong-size",
+        )
     shape = [count // max(fixed, 1) if d is None else d for d in dims]
     data = np.fromfile(path, np.uint8)
     if dtype in PACKED:

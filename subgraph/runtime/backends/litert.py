@@ -60,7 +60,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     own = [n for node in proto.graph.node if node.domain == TFLITE for n in node.output]
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
     if proto.graph.node and not own:
-        raise Refused("litert takes no ONNX", "docs/candidates/litert.md converts it with a command of yours")
+        raise Refused(
+            "litert takes no ONNX",
+            "docs/candidates/litert.md converts it with a command of yours",
+            code="candidate.other-format",
+        )
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
     content = _assembled(proto)

@@ -99,7 +99,9 @@ class _Module:
                 self._module = load_module(str(converted), *names)
             except Exception as e:
                 lost = _lost_output(load_module, converted, outputs)
-                raise Refused(f"mnn refuses the model: {lost or _foreign.message(e)}") from e
+                raise Refused(
+                    f"mnn refuses the model: {lost or _foreign.message(e)}", code="backend.refused-model"
+                ) from e
         except BaseException:
             remove()
             raise
@@ -114,7 +116,10 @@ class _Module:
         variables = [self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
         results = self._module.onForward(variables)
         if len(results) != len(self._outputs):  # MNN only prints its error
-            raise ModelError(f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs")
+            raise ModelError(
+                f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs",
+                code="backend.run-failed",
+            )
         # copied while the variables live: `read` gives their memory
         return {port.name: _read(value, port) for port, value in zip(self._outputs, results, strict=True)}
 
@@ -125,7 +130,9 @@ class _Module:
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
         if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
-            raise Refused(f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers")
+            raise Refused(
+                f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers", code="backend.unsupported-type"
+            )
         return self._expr.const(cast, list(cast.shape), self._expr.NCHW, getattr(self._expr, name))
 
 
@@ -159,7 +166,10 @@ def _converted(model: Path, path: Path) -> Path:
         # again with its output captured; captured at first, it would be lost in a crash
         printed = _printed(lambda: tools.mnnconvert(words), path.parent)
         reasons = [text for text in _REASON.findall(printed) if not text.startswith(_CHATTER)]
-        raise Refused(f"mnn refuses the model: {'; '.join(reasons)[:400] or 'its converter made nothing'}")
+        raise Refused(
+            f"mnn refuses the model: {'; '.join(reasons)[:400] or 'its converter made nothing'}",
+            code="backend.refused-model",
+        )
     return path
 
 

@@ -68,7 +68,7 @@ def _ncnn() -> Any:
         NotInstalled: it is not there.
     """
     if find_spec("ncnn") is None:
-        raise NotInstalled("ncnn is not installed", HINT)
+        raise NotInstalled("ncnn is not installed", HINT, code="package.not-installed")
     return _foreign.package("ncnn", "ncnn")
 
 
@@ -114,9 +114,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     ncnn = _ncnn()
     inputs, outputs = _foreign.ports("ncnn", model, INPUTS)
     if other := next((port for port in outputs if port.dtype not in OUTPUTS), None):
-        raise Refused(f"ncnn gives no {other.dtype}: '{other.name}'")
+        raise Refused(f"ncnn gives no {other.dtype}: '{other.name}'", code="backend.unsupported-type")
     if open_port := next((port for port in inputs if port.dims is None or None in port.dims), None):
-        raise Refused(f"pnnx needs the size of each input, and that of '{open_port.name}' is open")
+        raise Refused(
+            f"pnnx needs the size of each input, and that of '{open_port.name}' is open", code="backend.open-size"
+        )
     net = ncnn.Net()
     half = options.get("precision") == "fp16"
     net.opt.num_threads = _foreign.threads("ncnn", options) or ncnn.get_cpu_count()
@@ -127,7 +129,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     if str(options.get("vulkan", 0)) == "1":
         vulkan.prepare()
         if not ncnn.get_gpu_count():
-            raise BackendError("ncnn finds no device that speaks Vulkan", vulkan.missing() or "vulkan=0: on the CPU")
+            raise BackendError(
+                "ncnn finds no device that speaks Vulkan",
+                vulkan.missing() or "vulkan=0: on the CPU",
+                code="backend.no-device",
+            )
         net.opt.use_vulkan_compute = True
     folder = Path(tempfile.mkdtemp(prefix="subcut-ncnn-"))
     loaded = _Net(ncnn, net, inputs, outputs)
@@ -158,7 +164,7 @@ class _Net:
         files = (self._net.load_param, "m.ncnn.param"), (self._net.load_model, "m.ncnn.bin")
         if any(read(str(folder / name)) for read, name in files):
             lost = "; ".join(map(clean, LOST.findall(said))) or "a layer that it does not have"
-            raise Refused(f"ncnn refuses what pnnx made of the model: {lost[:400]}")
+            raise Refused(f"ncnn refuses what pnnx made of the model: {lost[:400]}", code="backend.refused-model")
 
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """One run.
@@ -175,7 +181,9 @@ class _Net:
         for k, port in enumerate(self._outputs):
             code, value = extractor.extract(f"out{k}")
             if code:
-                raise ModelError(f"ncnn failed while running, with code {code}, at '{port.name}'")
+                raise ModelError(
+                    f"ncnn failed while running, with code {code}, at '{port.name}'", code="backend.run-failed"
+                )
             given[port.name] = self._read(value, port, self._axes[1].get(k, NO_BATCH))
         return given
 
@@ -183,14 +191,16 @@ class _Net:
         import numpy as np
 
         if array.dtype.kind == "i" and array.size and max(array.max(), -1 - array.min()) >= INTEGERS:
-            raise Refused(f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers")
+            raise Refused(
+                f"ncnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers", code="backend.unsupported-type"
+            )
         held = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
         if axis == NO_BATCH or array.shape[axis] == 1:
             return self._ncnn.Mat(held if axis == NO_BATCH else held.squeeze(axis)).clone()
         try:
             return self._ncnn.Mat(held, batch_index=axis).clone()
         except TypeError as e:  # of releases before 2026
-            raise Refused(f"this ncnn computes no batch of {array.shape[axis]}") from e
+            raise Refused(f"this ncnn computes no batch of {array.shape[axis]}", code="backend.no-batch") from e
 
     @staticmethod
     def _read(value: Any, port: _foreign.Port, axis: int) -> Any:
@@ -219,12 +229,12 @@ def _converted(model: Path, folder: Path, half: bool) -> str:
             command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired as e:
-        raise Refused(f"pnnx took more than {SECONDS} s for the model") from e
+        raise Refused(f"pnnx took more than {SECONDS} s for the model", code="backend.conversion-timeout") from e
     said = done.stdout + done.stderr
     if done.returncode or not (folder / "m.ncnn.param").is_file() or not (folder / "m_ncnn.py").is_file():
         lines = [line for line in said.splitlines() if line.strip() and WARNING not in line]
         last = lines[-1] if lines and done.returncode >= 0 else f"it ended with code {done.returncode}"
-        raise Refused(f"pnnx does not convert the model: {clean(last)[:400]}")
+        raise Refused(f"pnnx does not convert the model: {clean(last)[:400]}", code="backend.refused-model")
     return said
 
 
@@ -236,10 +246,14 @@ def _pnnx() -> list[str]:
     """
     found = find_spec("pnnx")
     if found is None or not found.origin:
-        raise NotInstalled("pnnx is not installed", HINT)
+        raise NotInstalled("pnnx is not installed", HINT, code="package.not-installed")
     program = next((file for file in Path(found.origin).parent.glob("pnnx*") if file.suffix in ("", ".exe")), None)
     if program is None:
-        raise BackendError("pnnx has no program for this machine", "pip install --no-deps pnnx --force-reinstall")
+        raise BackendError(
+            "pnnx has no program for this machine",
+            "pip install --no-deps pnnx --force-reinstall",
+            code="backend.no-program",
+        )
     return [*emulated.around(command_line.own_interpreter()), str(program)]
 
 

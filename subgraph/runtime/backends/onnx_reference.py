@@ -33,7 +33,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     from onnx.reference import ReferenceEvaluator
 
     if options:
-        raise UsageError(f"onnx-reference has no option '{next(iter(options))}'", "leave it out")
+        raise UsageError(
+            f"onnx-reference has no option '{next(iter(options))}'", "leave it out", code="backend.unknown-option"
+        )
     evaluator = ReferenceEvaluator(str(model))
     names = list(evaluator.output_names)
 

@@ -57,7 +57,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     inputs, outputs = _foreign.ports("opencv", model, TYPES)
     engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
     if engine is not None and "fusion" in options and options.get("engine") != "classic":
-        raise UsageError("only OpenCV's classic engine can do without fusion", "add engine=classic")
+        raise UsageError(
+            "only OpenCV's classic engine can do without fusion", "add engine=classic", code="backend.wrong-option"
+        )
     net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
     for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
         if option in options:

@@ -87,7 +87,10 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     positions = _positions(compiled, inputs)
     if (counts := (len(positions), len(compiled.outputs))) != (len(compiled.inputs), len(outputs)):
         made = f"{counts[0]} inputs and {counts[1]} outputs"
-        raise Refused(f"openvino refuses the model: it made {made} of {len(inputs)} and {len(outputs)}")
+        raise Refused(
+            f"openvino refuses the model: it made {made} of {len(inputs)} and {len(outputs)}",
+            code="backend.refused-model",
+        )
     request = compiled.create_infer_request()
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
@@ -172,7 +175,9 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     try:
         precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
-        raise BackendError(f"openvino cannot use {device} so: {error_text(e)}", f"it has {_devices()}") from e
+        raise BackendError(
+            f"openvino cannot use {device} so: {error_text(e)}", f"it has {_devices()}", code="backend.device-unusable"
+        ) from e
     return str(precision.get_type_name())
 
 

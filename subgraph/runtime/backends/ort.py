@@ -113,13 +113,19 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     try:
         import onnxruntime as ort
     except ImportError as e:
-        raise BackendError(f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime") from e
+        raise BackendError(
+            f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime", code="backend.not-loadable"
+        ) from e
     ort.set_default_logger_severity(4)
     settings = _settings(options)
     off = _turned_off(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
-        raise UsageError(f"onnxruntime has no optimiser pass '{unknown[0]}'", " or ".join(close) or f"{PASSES}=A+B")
+        raise UsageError(
+            f"onnxruntime has no optimiser pass '{unknown[0]}'",
+            " or ".join(close) or f"{PASSES}=A+B",
+            code="backend.unknown-pass",
+        )
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     try:
         if weights := options.get("weights"):
@@ -128,7 +134,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
         session = ort.InferenceSession(what, settings, providers=providers, disabled_optimizers=off, enable_fallback=0)
     except Exception as e:
         if not _on_cpu(options) and (why := _providers().unusable(options, settings, providers)):
-            raise BackendError(f"{_providers().named(options)[0]} cannot be used here: {why}", "subcut doctor") from e
+            raise BackendError(
+                f"{_providers().named(options)[0]} cannot be used here: {why}",
+                "subcut doctor",
+                code="backend.device-unusable",
+            ) from e
         raise _refusal(e, _is_on(options.get("fixed"))) from e
     if not _on_cpu(options):
         _providers().require(options, session)
@@ -228,7 +238,9 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings = ort.SessionOptions()
     level = str(options.get("opt", "all"))
     if level not in LEVELS:
-        raise UsageError(f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}")
+        raise UsageError(
+            f"ort: opt={level} is not an optimisation level", f"one of {', '.join(LEVELS)}", code="backend.wrong-option"
+        )
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
@@ -238,7 +250,11 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
-        raise UsageError(f"ort: threads={threads} is not a number of threads", "0 leaves it to onnxruntime")
+        raise UsageError(
+            f"ort: threads={threads} is not a number of threads",
+            "0 leaves it to onnxruntime",
+            code="backend.wrong-option",
+        )
     settings.intra_op_num_threads = int(threads)
     settings.inter_op_num_threads = 1
     for key, value in options.items():
@@ -247,15 +263,19 @@ def _settings(options: Mapping[str, Any]) -> Any:
                 settings.add_session_config_entry(key, str(value))
             except Exception as e:
                 raise UsageError(
-                    f"ort: {key} cannot be {value}: {_message(e)}", "see onnxruntime's session keys"
+                    f"ort: {key} cannot be {value}: {_message(e)}",
+                    "see onnxruntime's session keys",
+                    code="backend.wrong-option",
                 ) from e
         elif key not in OPTIONS and _on_cpu(options):
-            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(OPTIONS)}")
+            raise UsageError(f"ort: no option '{key}'", f"it has {', '.join(OPTIONS)}", code="backend.unknown-option")
     if library := options.get("custom_ops"):
         try:
             settings.register_custom_ops_library(str(library))
         except Exception as e:
-            raise BackendError(f"onnxruntime cannot load {library}: {_message(e)}", "--custom-ops LIB") from e
+            raise BackendError(
+                f"onnxruntime cannot load {library}: {_message(e)}", "--custom-ops LIB", code="backend.custom-ops"
+            ) from e
     return settings
 
 
@@ -291,7 +311,9 @@ class _Session:
                 outputs.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
-                f"onnxruntime failed while running: {_message(e)}", "check that the inputs are what the model expects"
+                f"onnxruntime failed while running: {_message(e)}",
+                "check that the inputs are what the model expects",
+                code="backend.run-failed",
             ) from e
         return outputs
 
@@ -303,7 +325,10 @@ def _wrap(value: Any, type_text: str) -> Any:
 
     form, dtype = parse_type(type_text)
     if form != "tensor":
-        raise ModelError(f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks")
+        raise ModelError(
+            f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks",
+            code="backend.unsupported-type",
+        )
     if dtype not in NOT_NUMPY:
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value))
     bits = to_bits(value, dtype)
@@ -322,7 +347,11 @@ def _unwrap(value: Any, type_text: str) -> Any:
     if dtype not in NOT_NUMPY:
         return value.numpy()
     if form != "tensor":
-        raise ModelError(f"onnxruntime's Python cannot give {type_text}", "cut elsewhere: between plain tensors")
+        raise ModelError(
+            f"onnxruntime's Python cannot give {type_text}",
+            "cut elsewhere: between plain tensors",
+            code="backend.unsupported-type",
+        )
     shape = tuple(value.shape())
     count = math.prod(shape)
     bits = dtypes.bits_of(dtype)
@@ -353,7 +382,7 @@ def _refusal(e: Exception, is_reference: bool) -> Refused:
     elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
         hints = [", or ".join([f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out])]
     who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"
-    return Refused(f"{who} refuses the model: {text}", "".join(hints))
+    return Refused(f"{who} refuses the model: {text}", "".join(hints), code="backend.refused-model")
 
 
 def warm() -> None:

@@ -70,7 +70,7 @@ def _module(options: Mapping[str, Any]) -> tuple[str, str]:
         BackendError: they are not named.
     """
     if not ("file" in options and "build" in options):
-        raise BackendError("torch runs the module of a Python file", "torch:module.py:build")
+        raise BackendError("torch runs the module of a Python file", "torch:module.py:build", code="torch.no-function")
     return str(options["file"]), str(options["build"])
 
 
@@ -91,12 +91,12 @@ def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
             expected = programs.tensors_in(module(*args, **kwargs))
         given = programs.tensors_in(programs.run(program, args, kwargs, lambda node, value: None))
     except InputError as e:
-        raise BackendError(e.what, e.hint) from e
+        raise BackendError(e.what, e.hint, code=e.code) from e
     same, of = programs.same_program(graph, program)
     if of and not same:
-        raise BackendError(f"{Path(model).name} was exported from another module", WANTED)
+        raise BackendError(f"{Path(model).name} was exported from another module", WANTED, code="torch.other-module")
     if wrong := list(programs.departures(expected, given)):
-        raise BackendError(wrong[0], "the fault is not in the ONNX model")
+        raise BackendError(wrong[0], "the fault is not in the ONNX model", code="torch.module-differs")
     return ExportedModel(program, graph, whole=whole)
 
 
@@ -109,17 +109,23 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], d
     torch, where = programs.torch(), f"{build} in {Path(file).name}"
     function = getattr(plugins.load("backends", file), build, None)
     if not callable(function):
-        raise BackendError(f"there is no function {where}", WANTED)
+        raise BackendError(f"there is no function {where}", WANTED, code="torch.no-function")
     try:
         made = function()
     except Exception as e:
-        raise BackendError(f"{where} failed: {type(e).__name__}: {e}", "correct the file") from e
+        raise BackendError(
+            f"{where} failed: {type(e).__name__}: {e}", "correct the file", code="torch.function-failed"
+        ) from e
     parts = list(made) if isinstance(made, (tuple, list)) else [made, _zeros(graph)]
     module, args, options = (*parts, {}, {})[:3]
     if not isinstance(module, torch.nn.Module) or not 2 <= len(parts) <= 3 or not isinstance(options, Mapping):
-        raise BackendError(f"{where} returns something else than a module and its arguments", WANTED)
+        raise BackendError(
+            f"{where} returns something else than a module and its arguments", WANTED, code="torch.wrong-return"
+        )
     if module.training:
-        raise BackendError(f"{where} returns a module in training mode", "call module.eval()")
+        raise BackendError(
+            f"{where} returns a module in training mode", "call module.eval()", code="torch.training-mode"
+        )
     return module, (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(options)
 
 
@@ -135,6 +141,10 @@ def _zeros(graph: Graph) -> tuple[Any, ...]:
     for name, info in graph.inputs.items():
         _, dtype, dims = declared_type(info.type)
         if dims is None or not all(isinstance(size, int) for size in dims):
-            raise BackendError(f"the size of the input '{name}' is open, so that the module needs arguments", WANTED)
+            raise BackendError(
+                f"the size of the input '{name}' is open, so that the module needs arguments",
+                WANTED,
+                code="torch.open-size",
+            )
         given.append(programs.to_tensor(np.zeros(dims, np_dtype(dtype))))
     return tuple(given)

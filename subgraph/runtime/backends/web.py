@@ -81,7 +81,7 @@ def version(options: Mapping[str, Any]) -> str:
     _foreign.package("playwright.sync_api", "web")
     browser, release = str(options.get("browser", "")), str(options.get("version", NEWEST))
     if why := _lacks(browser, release):
-        raise BackendError(f"web {why}", "subcut doctor")
+        raise BackendError(f"web {why}", "subcut doctor", code="web.unusable")
     return f"{release} in {WEBKIT if browser == WEBKIT else _browser_version(browser)}"
 
 
@@ -162,7 +162,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     }  # fmt: skip
     said = page.ask("build", {"model": page.server.give([model.read_bytes()])[0], **settings})
     if "error" in said:
-        raise Refused(f"onnxruntime-web refuses the model: {said['error']}")
+        raise Refused(f"onnxruntime-web refuses the model: {said['error']}", code="backend.refused-model")
     session = int(said["session"])
     page.living.add(session)
 
@@ -175,7 +175,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         ]
         given = page.ask("run", {"session": session, "feeds": fed, "outputs": [port.name for port in outputs]})
         if "error" in given:
-            raise ModelError(f"onnxruntime-web: {given['error']}")
+            raise ModelError(f"onnxruntime-web: {given['error']}", code="backend.run-failed")
         ports = {port.name: port for port in outputs}
         return {one["name"]: page.server.array(one, ports[one["name"]]) for one in given["outputs"]}
 
@@ -232,7 +232,7 @@ class _Page:
             )
         except Exception as e:
             self.spoilt = True
-            raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}") from e
+            raise WorkerDied(f"the browser's page crashed: {_foreign.message(e)}", code="web.page-crashed") from e
         if error := said.get("error"):
             self.spoilt |= STATUS not in error
             said["error"] = clean(PLACE.sub("", str(error)))[:400]
@@ -263,7 +263,7 @@ class _Page:
             what = f"{clean(browser or 'chromium')} cannot be started: {clean(errors[0])}"
             instead = {WEBKIT: f"playwright install {WEBKIT}", "firefox": "apt install firefox-esr, or browser=PATH"}
             asked = instead.get(browser, "apt install chromium, or browser=PATH of Chromium, Chrome, Edge or Firefox")
-            raise BackendError(what, asked) from e
+            raise BackendError(what, asked, code="web.no-browser") from e
 
 
 @cache
@@ -294,7 +294,9 @@ def fetched(release: str) -> Path:
         BackendError: it is none, or cannot be fetched.
     """
     if not RELEASE.fullmatch(release) or tuple(map(int, release.split(".")[:2])) < OLDEST:
-        raise UsageError(f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}")
+        raise UsageError(
+            f"'{clean(release)}' is no version of {PACKAGE} from 1.19 on", f"version={NEWEST}", code="release.malformed"
+        )
     place = _place(release)
     lock = place.with_name(f".{place.name}.lock")
     lock.touch()
@@ -310,15 +312,23 @@ def _fetch(package: str, into: Path) -> None:
     import tarfile
 
     if not (npm := shutil.which("npm")):
-        raise BackendError(f"{package} is not in the cache, and there is no npm to fetch it", "install Node.js")
+        raise BackendError(
+            f"{package} is not in the cache, and there is no npm to fetch it", "install Node.js", code="web.no-npm"
+        )
     command = [npm, "pack", package, "--silent", "--ignore-scripts"]
     try:
         done = subprocess.run(command, cwd=into, capture_output=True, text=True, timeout=60 * MINUTES, check=False)
     except subprocess.TimeoutExpired as e:
-        raise BackendError(f"npm took more than {MINUTES} minutes for {package}", "look at the network") from e
+        raise BackendError(
+            f"npm took more than {MINUTES} minutes for {package}", "look at the network", code="web.npm-failed"
+        ) from e
     archives = list(into.glob("*.tgz"))
     if done.returncode or not archives:
-        raise BackendError(f"npm cannot fetch {package}: {clean(_foreign.message(Exception(done.stderr)))}", "npm ping")
+        raise BackendError(
+            f"npm cannot fetch {package}: {clean(_foreign.message(Exception(done.stderr)))}",
+            "npm ping",
+            code="web.npm-failed",
+        )
     with tarfile.open(archives[0]) as archive:
         for member in archive:
             folder, _, name = member.name.rpartition("/")
@@ -329,7 +339,7 @@ def _fetch(package: str, into: Path) -> None:
                 (into / "dist" / Path(name).name).write_bytes(data.read())
     archives[0].unlink()
     if not (into / "dist").is_dir():
-        raise BackendError(f"{package} has no files for a browser", f"version={NEWEST}")
+        raise BackendError(f"{package} has no files for a browser", f"version={NEWEST}", code="web.no-files")
 
 
 # ---------------------------------------------------------------------------------------------------- server
@@ -375,7 +385,10 @@ class _Server:
         data = self._taken.pop(one["at"], b"")
         dtype, shape = np_dtype(one["type"]), [int(n) for n in one["dims"]]
         if len(data) != dtype.itemsize * math.prod(shape):
-            raise ModelError(f"'{one['name']}' has {len(data)} bytes, which is not {shape} of {one['type']}")
+            raise ModelError(
+                f"'{one['name']}' has {len(data)} bytes, which is not {shape} of {one['type']}",
+                code="tensor.wrong-size",
+            )
         return _foreign.as_declared(np.frombuffer(data, dtype).reshape(shape), port)
 
     def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:

@@ -75,7 +75,11 @@ def check(spec: str) -> str:
     if sep and address and not scheme.endswith(".py"):  # a file is no scheme: to look at it would run it, unasked
         plugins.load("executors", scheme)
     elif sep or not spec.rpartition(":")[0] or not spec.rpartition(":")[2].isidentifier():
-        raise UsageError(f"--executor {clean(spec)}: which executor?", "dask://HOST:8786, or MODULE:FUNCTION")
+        raise UsageError(
+            f"--executor {clean(spec)}: which executor?",
+            "dask://HOST:8786, or MODULE:FUNCTION",
+            code="executor.malformed",
+        )
     return spec
 
 
@@ -113,10 +117,12 @@ def _made(spec: str) -> Executor:
         raise
     except Exception as e:  # whatever a module or a function of the user's raises
         why = f"{type(e).__name__}: {e}"
-        raise BackendError(f"--executor {clean(spec)}: {clean(why)}", "a function that returns an Executor") from e
+        raise BackendError(
+            f"--executor {clean(spec)}: {clean(why)}", "a function that returns an Executor", code="executor.failed"
+        ) from e
     if not isinstance(executor, Executor):
         what = f"--executor {clean(spec)} gave {type(executor).__name__}"
-        raise BackendError(what, "a function that returns a concurrent.futures.Executor")
+        raise BackendError(what, "a function that returns a concurrent.futures.Executor", code="executor.wrong-return")
     return executor
 
 

@@ -26,7 +26,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
         from distributed import Client
         from distributed.cfexecutor import ClientExecutor
     except ImportError as e:
-        raise NotInstalled("Dask is not installed", install("dask")) from e
+        raise NotInstalled("Dask is not installed", install("dask"), code="package.not-installed") from e
 
     class DaskExecutor(ClientExecutor):  # type: ignore[misc]
         """A client that ends with its executor; tasks that run are not waited for."""
@@ -42,7 +42,9 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
         scheme = dask.config.get("distributed.comm.default-scheme", "tcp")  # tls where Dask's own file says so
         client = Client(f"{scheme}://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:
-        raise BackendError(f"nobody answers at dask://{clean(address)}", "is `dask scheduler` running?") from e
+        raise BackendError(
+            f"nobody answers at dask://{clean(address)}", "is `dask scheduler` running?", code="executor.no-answer"
+        ) from e
     try:
         require_workers(client, address, resources)
     except BaseException:
@@ -66,19 +68,25 @@ def require_workers(client: Any, address: str, resources: Mapping[str, float]) -
             client.wait_for_workers(1, timeout=WORKER_SECONDS)
         except TimeoutError as e:
             what = f"{place} has had no worker for {WORKER_SECONDS:g} s"
-            raise BackendError(what, f"start some beside the devices: dask worker {clean(address)}") from e
+            raise BackendError(
+                what, f"start some beside the devices: dask worker {clean(address)}", code="executor.no-workers"
+            ) from e
     # A task of ours ends a worker that cannot import it, and nobody hears why: `exec` every worker can import.
     for worker, error in client.run(exec, "import subgraph", on_error="return").items():
         if isinstance(error, Exception):
             what = (
                 f"the worker {clean(worker)} of {place} cannot load subcut: {type(error).__name__}: {clean(str(error))}"
             )
-            raise BackendError(what, "install the same version there, in the Python that runs `dask worker`")
+            raise BackendError(
+                what,
+                "install the same version there, in the Python that runs `dask worker`",
+                code="executor.other-version",
+            )
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     if resources and not any(_has(worker, resources) for worker in workers):
         wanted = ", ".join(f"{name}={value:g}" for name, value in resources.items())
         what = f"no worker of {place} has {clean(wanted)}"
-        raise BackendError(what, f"dask worker HOST:PORT --resources {clean(wanted)}")
+        raise BackendError(what, f"dask worker HOST:PORT --resources {clean(wanted)}", code="executor.no-resource")
 
 
 def _has(worker: Mapping[str, Any], resources: Mapping[str, float]) -> bool:

@@ -67,7 +67,11 @@ def parse_resources(where: str, table: Mapping[str, Any]) -> dict[str, float]:
     """
     for name, count in table.items():
         if type(count) not in (int, float) or not count > 0:
-            raise UsageError(f"{where}: resources: {clean(name)} must be a number above 0", "resources = { npu = 1 }")
+            raise UsageError(
+                f"{where}: resources: {clean(name)} must be a number above 0",
+                "resources = { npu = 1 }",
+                code="executor.wrong-resources",
+            )
     return {name: float(count) for name, count in table.items()}
 
 
@@ -79,11 +83,17 @@ def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> t
     """
     hosts, commands = table.get("hosts", []), " ".join(str(table.get(step, "")) for step in steps)
     if not all(isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host) for host in hosts):
-        raise UsageError(f"{where}: hosts must be names, not {hosts!r}", 'hosts = ["board1", "board2"]')
+        raise UsageError(
+            f"{where}: hosts must be names, not {hosts!r}", 'hosts = ["board1", "board2"]', code="hosts.wrong-value"
+        )
     if bool(hosts) != ("{host}" in commands):
         raise UsageError(
-            f"{where}: hosts and {{host}} go together", 'run = "./run.sh {host} {model} …", hosts = ["b1"]'
+            f"{where}: hosts and {{host}} go together",
+            'run = "./run.sh {host} {model} …", hosts = ["b1"]',
+            code="hosts.no-place",
         )
     if hosts and table.get("executor"):
-        raise UsageError(f"{where} has hosts and an executor", "one of them says where it runs")
+        raise UsageError(
+            f"{where} has hosts and an executor", "one of them says where it runs", code="hosts.with-executor"
+        )
     return tuple(dict.fromkeys(hosts))

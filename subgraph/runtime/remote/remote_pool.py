@@ -85,7 +85,7 @@ class RemoteWorkers(Workers):
         if self._closed:
             raise stopped()
         what = f"this takes a process of {clean(self.candidate.name)} on this machine"
-        raise BackendError(what, "leave --executor out")
+        raise BackendError(what, "leave --executor out", code="executor.needs-local")
 
     def run(self, job: Job) -> RunResult:
         """As of `Workers`.
@@ -98,7 +98,9 @@ class RemoteWorkers(Workers):
             with self.turns, ended_by_cancel(lambda: self._stop(job, token)):
                 reply, files = self._run(request, job)
         if "result" not in reply:
-            raise Unreachable("a worker lacks files that were sent", "the same command again")
+            raise Unreachable(
+                "a worker lacks files that were sent", "the same command again", code="executor.files-lost"
+            )
         for name, data in files.items():
             (job.into / Path(name).name).write_bytes(data)
         return replace(from_document(reply["result"]), ended=bool(reply["result"]["ended"]))
@@ -141,7 +143,7 @@ class RemoteWorkers(Workers):
                 if "error" in document:
                     raise from_json(document["error"])
                 return document, files
-        raise Unreachable(f"the worker was lost, {MAX_LOSSES} times: {why}")
+        raise Unreachable(f"the worker was lost, {MAX_LOSSES} times: {why}", code="executor.worker-lost")
 
     def _why_lost(self, error: Exception, connection: Connection) -> str:
         """Why a task gave nothing, where another try may give something; else raises what to tell the user."""
@@ -150,14 +152,18 @@ class RemoteWorkers(Workers):
             raise error
         if isinstance(error, CancelledError) or not connection.alive:
             what = f"{spec} does not answer any more"
-            raise BackendError(what, "answers so far are stored: the same command goes on once it is back") from error
+            raise BackendError(
+                what, "answers so far are stored: the same command goes on once it is back", code="executor.no-answer"
+            ) from error
         if isinstance(error, ModuleNotFoundError) or "deserializ" in why:
             what = f"the scheduler or a worker of {spec} cannot load subcut: {why}"
-            raise BackendError(what, "install the same version there") from error
+            raise BackendError(what, "install the same version there", code="executor.other-version") from error
         if isinstance(error, BrokenExecutor):
             self._reconnect(connection)
         elif not isinstance(error, (OSError, RuntimeError, ValueError)):  # distributed.KilledWorker, say: tried enough
-            raise Unreachable(f"the worker was lost: {why}", "the same command tries it again") from error
+            raise Unreachable(
+                f"the worker was lost: {why}", "the same command tries it again", code="executor.worker-lost"
+            ) from error
         return why
 
     def _result(self, future: Future[Any]) -> tuple[str, dict[str, bytes]]:

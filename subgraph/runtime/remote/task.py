@@ -55,11 +55,13 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
     here = clean_name()
     if task["version"] != __version__:
         what = f"subcut {__version__} runs on {here}, {task['version']} on this machine"
-        raise BackendError(what, "install the same version on both")
+        raise BackendError(what, "install the same version on both", code="executor.other-version")
     candidate = Candidate(**task["candidate"])
     if candidate.identity("")["code"] != task["code"]:
         what = f"the files of candidate {candidate.name} differ on {here}, or are not there"
-        raise BackendError(what, "put them there under the same path, or use a shared file system")
+        raise BackendError(
+            what, "put them there under the same path, or use a shared file system", code="executor.other-files"
+        )
     workers = _workers(candidate)
     if task["do"] == "about":
         return {"about": to_json(workers.about())}, {}
@@ -221,13 +223,13 @@ def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path)
         part = _kept() / f"{key}.{threading.get_ident()}"
         part.write_bytes(data)
         if file_digest(part) != key:
-            raise BackendError("a file arrived damaged", "the same command again")
+            raise BackendError("a file arrived damaged", "the same command again", code="executor.file-damaged")
         part.replace(_kept() / key)
     missing = sorted({key for key in files.values() if not (_kept() / key).is_file()})
     for name, key in {} if missing else files.items():
         target = folder / name
         if folders.leads_out(name):
-            raise BackendError(f"a file's name leads out of its folder: {name}")
+            raise BackendError(f"a file's name leads out of its folder: {name}", code="executor.unsafe-name")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.hardlink_to(_kept() / key)  # onnxruntime follows no link out of the model's folder

@@ -110,7 +110,9 @@ class StretchedModel:
         while state.position < len(nodes.order):
             state = self._advance(nodes, folder, state)
             if self._stamps() != stamps:
-                raise ModelError("a file of weights was changed while the model was run", "run it again")
+                raise ModelError(
+                    "a file of weights was changed while the model was run", "run it again", code="weight.changed"
+                )
             needed = {file for record in state.records.values() for file in record.files}
             for path in folder.iterdir():
                 if path.name not in needed:
@@ -176,14 +178,14 @@ class StretchedModel:
         i, needed = nodes.order[at], peak(nodes.costs, live, range(at, at + 1)) >> 20
         node = f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])})"
         what = f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take about {needed}"
-        return ModelError(f"{what} ({e})", "more memory: --memory")
+        return ModelError(f"{what} ({e})", "more memory: --memory", code="memory.node-too-large")
 
     def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
         graph, start = self.graph, state.position
         region = regions.of_nodes(graph, nodes.order[start:end], keep_random=True)
         entering = [*region.inputs, *region.shapes]
         if missing := [n for n in entering if n not in state.records]:
-            raise ModelError(f"the reference was given no value of '{missing[0]}'")
+            raise ModelError(f"the reference was given no value of '{missing[0]}'", code="reference.no-value")
         made = [n for i in nodes.order[start:end] for n in graph.makes[i]]
         leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
 
