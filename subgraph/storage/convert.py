@@ -47,17 +47,25 @@ class TensorFormat:
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
         if self.dtype and self.dtype not in names:
-            raise UnknownName(f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names))
+            raise UnknownName(
+                f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names), code="tensor.unknown-type"
+            )
         if self.layout and self.layout not in WRITTEN_LAYOUTS:
-            raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(WRITTEN_LAYOUTS)}")
+            raise UsageError(
+                f"no layout '{self.layout}'", f"known: {', '.join(WRITTEN_LAYOUTS)}", code="layout.unknown"
+            )
         if self.scale and "int" not in self.dtype:
-            raise UsageError(f"{self.dtype or 'a type that is not given'} has no scale", "int8:scale=0.02:zero=-3")
+            raise UsageError(
+                f"{self.dtype or 'a type that is not given'} has no scale",
+                "int8:scale=0.02:zero=-3",
+                code="export.no-scale",
+            )
         if self.scale:
             codes = 1 << dtypes.bits_of(self.dtype)
             low = 0 if self.dtype.startswith("u") else -codes // 2
             if not all(low <= zero < low + codes for zero in self.scale.zero):
                 what = f"zero point {self.scale.zero[0]} is no {self.dtype}"
-                raise UsageError(what, f"it is from {low} to {low + codes - 1}")
+                raise UsageError(what, f"it is from {low} to {low + codes - 1}", code="option.out-of-range")
 
     @classmethod
     def parse(cls, words: str) -> TensorFormat:
@@ -73,7 +81,7 @@ class TensorFormat:
         layouts = [w.upper() for w in given if w.upper() in LAYOUTS]
         dtypes = [w for w in given if w.upper() not in LAYOUTS]
         if len(layouts) > 1 or len(dtypes) > 1:
-            raise UsageError(f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC")
+            raise UsageError(f"{words}: expected [DTYPE][:LAYOUT]", "float16:NHWC", code="option.malformed")
         dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
         return cls(dtype, layout, only_floats="float" in dtype)
 
@@ -151,7 +159,11 @@ def formats(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(n.strip() for n in text.split(",") if n.strip()))
     for name in names:
         if name not in FORMATS:
-            raise UnknownName(f"no format '{name}'; known: {', '.join(FORMATS)}", nearest=nearest(name, FORMATS))
+            raise UnknownName(
+                f"no format '{name}'; known: {', '.join(FORMATS)}",
+                nearest=nearest(name, FORMATS),
+                code="export.unknown-format",
+            )
     return names
 
 
@@ -197,7 +209,7 @@ def convert(
     dtype, loss = tensor_format.dtype, None
     if dtype and array.dtype != tensors.np_dtype(dtype):
         if array.dtype == object:
-            raise UsageError("texts cannot be converted to numbers", "leave --dtype out")
+            raise UsageError("texts cannot be converted to numbers", "leave --dtype out", code="export.not-numbers")
         array, loss = _cast(array, dtype, tensor_format.scale)
     array, layout = with_layout(array, layout, tensor_format.layout, shape)
     return array, loss, layout
@@ -208,7 +220,9 @@ def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
 
     wanted = tensors.np_dtype(dtype)
     if np.iscomplexobj(array) and wanted.kind != "c":
-        raise UsageError(f"complex values cannot be converted to {dtype}", "leave --dtype out")
+        raise UsageError(
+            f"complex values cannot be converted to {dtype}", "leave --dtype out", code="export.not-numbers"
+        )
     wide = array.astype(np.complex128 if wanted.kind == "c" else np.float64)
     finite = np.isfinite(wide)
     with np.errstate(all="ignore"):

@@ -96,7 +96,9 @@ def aside(place: Path) -> Iterator[Path]:
                 _put(work, place)
         except OSError as e:
             raise OutputError(
-                f"cannot put {place} in its place: {e.strerror or e}", "name another folder with -o"
+                f"cannot put {place} in its place: {e.strerror or e}",
+                "name another folder with -o",
+                code="output.unwritable",
             ) from e
 
 
@@ -142,18 +144,21 @@ def numbered_folder(parent: Path, stem: str) -> Path:
 def unwritable(folder: Path, e: OSError) -> OutputError:
     """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
-        return OutputError(f"cannot write in {folder}: it is not a folder", "choose another one with -o")
+        return OutputError(
+            f"cannot write in {folder}: it is not a folder", "choose another one with -o", code="output.not-folder"
+        )
     length = len(str(folder.absolute()))
     if LONGEST_PATH and length + MAX_NAME > LONGEST_PATH:
         what = f"cannot write in {folder}: {e.strerror or e}; its path has {length} characters"
         hint = (
             f"name a shorter one with -o: Windows takes {LONGEST_PATH}, with the file's name; or set LongPathsEnabled"
         )
-        return OutputError(what, f"{hint} in its registry")
+        return OutputError(what, f"{hint} in its registry", code="output.path-too-long")
     full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}",
         f"{'free some space, or ' if full else ''}name another folder with -o",
+        code="output.unwritable",
     )
 
 

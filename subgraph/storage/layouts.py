@@ -109,7 +109,7 @@ def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, mo
         return _from_blocks(array, layout, shape, model)
     if layout not in PLAIN or (layout in AS_THEY_ARE and model in AS_THEY_ARE):
         if layout not in AS_THEY_ARE:
-            raise InputError(f"values in layout {layout} cannot be read", _hint(layout))
+            raise InputError(f"values in layout {layout} cannot be read", _hint(layout), code="layout.unsupported")
         return _fitted(array, shape, layout)
     return _permuted(array, layout, shape, model)
 
@@ -136,7 +136,9 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
         return array
     if layout in PLAIN and array.ndim == len(layout):
         return array.transpose(_inverse(_axes(layout, "")))
-    raise InputError(f"an array of shape {list(array.shape)} has no layout {layout}", _hint(layout))
+    raise InputError(
+        f"an array of shape {list(array.shape)} has no layout {layout}", _hint(layout), code="layout.wrong-shape"
+    )
 
 
 def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int, ...]:
@@ -189,7 +191,9 @@ def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: s
         return array
     if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
         return turned.reshape(shape)
-    raise InputError(f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}")
+    raise InputError(
+        f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}", code="layout.wrong-shape"
+    )
 
 
 def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
@@ -204,6 +208,7 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
         raise InputError(
             f"values in layout {layout or 'ND'}, shape {list(array.shape)}, do not fill {list(shape)}",
             "another layout, another shape?",
+            code="layout.wrong-shape",
         )
     return array.reshape(shape)
 
@@ -215,7 +220,7 @@ def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
         matrix = (1, 1, *shape)[-2:] if len(shape) < 2 else shape[-2:]
         return (math.prod(shape[:-2]), *matrix)
     if len(shape) > rank:
-        raise InputError(f"a tensor of shape {list(shape)} has no layout {layout}")
+        raise InputError(f"a tensor of shape {list(shape)} has no layout {layout}", code="layout.wrong-shape")
     return (*shape, *(1,) * (rank - len(shape)))
 
 
@@ -235,7 +240,9 @@ def _blocks(layout: str, shape: tuple[int, ...], c0: int, n0: int) -> _Blocks:
 def _from_blocks(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
     rank = len(BLOCKED[layout][0].split()) - BLOCKED[layout][2] + 1
     if array.ndim != rank and not (layout == "FRACTAL_NZ" and array.ndim >= 4):
-        raise InputError(f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}")
+        raise InputError(
+            f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}", code="layout.wrong-shape"
+        )
     turned = shape is not None and _is_turned(shape, layout, model)
     order = "".join(a for a in "NCDHW" if a in model)
     own = tuple(shape[model.index(a)] for a in order) if shape is not None and turned else shape
@@ -264,12 +271,17 @@ def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks
     names = parts.split()
     if shape is None:
         if joined > 1:
-            raise InputError(f"values in layout {layout} need the tensor's shape", "give the model")
+            raise InputError(
+                f"values in layout {layout} need the tensor's shape", "give the model", code="layout.no-shape"
+            )
         return _Blocks(tuple(names), tuple(axes.split()), joined, dict(zip(names, array.shape, strict=True)))
     sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | ({} if joined > 1 else {names[0]: array.shape[0]})
     blocks = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
     if blocks.stored != array.shape:
-        raise InputError(f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}")
+        raise InputError(
+            f"values in layout {layout}, shape {list(array.shape)}, do not fill {list(shape)}",
+            code="layout.wrong-shape",
+        )
     return blocks
 
 

@@ -118,7 +118,11 @@ class Store:
             except OSError as e:
                 if self._unwritable:
                     what = f"cannot write in {self.root}, nor in a temporary folder: {e.strerror or e}"
-                    raise OutputError(what, "free some space, or set TMPDIR to a folder that can be written") from e
+                    raise OutputError(
+                        what,
+                        "free some space, or set TMPDIR to a folder that can be written",
+                        code="output.no-temporary-folder",
+                    ) from e
                 self._stop_storing(e)
 
     def put(self, key: str, document: Mapping[str, Any], folder: Path) -> StoreEntry:

@@ -113,7 +113,7 @@ def parse_type(text: str) -> tuple[str, str]:
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
         hint = MAPS if "map(" in text else "cut elsewhere: between plain tensors"
-        raise InputError(f"values of type {text} cannot be stored", hint)
+        raise InputError(f"values of type {text} cannot be stored", hint, code="tensor.unsupported-type")
     form = " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part) or "tensor"
     return form, _FROM_PROTO[m[3]]
 
@@ -140,11 +140,11 @@ def type_of(value: Value) -> str:
 
     arrays = value if isinstance(value, list) else [value]
     if not arrays or arrays[0] is None:
-        raise InputError("an empty sequence or optional says nothing of its type")
+        raise InputError("an empty sequence or optional says nothing of its type", code="tensor.empty-sequence")
     dtype = np.asarray(arrays[0]).dtype
     name = "string" if dtype.kind in "OUST" else dtype.name
     if name not in dtypes.TYPE_NUMBERS:
-        raise InputError(f"elements of type {dtype} are none of ONNX's")
+        raise InputError(f"elements of type {dtype} are none of ONNX's", code="tensor.unsupported-type")
     text = tensor_text(name)
     return f"seq({text})" if isinstance(value, list) else text
 
@@ -163,7 +163,11 @@ def np_dtype(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes
         except ImportError as e:
-            raise BackendError(f"{sys.prefix} has no ml_dtypes, which {name} needs", "pip install ml_dtypes") from e
+            raise BackendError(
+                f"{sys.prefix} has no ml_dtypes, which {name} needs",
+                "pip install ml_dtypes",
+                code="package.not-installed",
+            ) from e
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype
@@ -193,10 +197,10 @@ def from_bits(array: Array, dtype: str) -> Array:
         return array.astype(object)
     if dtype not in NOT_NUMPY:
         if array.dtype != wanted:
-            raise InputError(f"found {array.dtype} where {dtype} was stored")
+            raise InputError(f"found {array.dtype} where {dtype} was stored", code="tensor.other-type")
         return array
     if not are_bits(array.dtype, wanted):
-        raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored")
+        raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored", code="tensor.other-type")
     return array.astype(array.dtype.newbyteorder("="), copy=False).view(wanted)
 
 
@@ -291,7 +295,7 @@ def _load_one(path: Path, record: Record, mapped: bool) -> Array:
     try:
         return from_bits(array, record.dtype)
     except InputError as e:
-        raise InputError(f"{path}: {e.what}") from e
+        raise InputError(f"{path}: {e.what}", code=e.code) from e
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> Array:
@@ -308,7 +312,9 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except NPY_ERRORS as e:
-        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e
+        raise InputError(
+            f"cannot read {path}: {e}", "is it a .npy file without Python objects?", code="tensor.unreadable"
+        ) from e
 
 
 def pack(bits: Array, dtype: str) -> Array:

@@ -93,7 +93,7 @@ def free_values(folder: str) -> Path:
     """
     path = Path(folder)
     if path.exists() and not is_saved(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise ResultExists(f"{path} holds something else", "name another folder with --save")
+        raise ResultExists(f"{path} holds something else", "name another folder with --save", code="output.not-ours")
     return path
 
 
@@ -125,9 +125,9 @@ def _load(folder: Path, name: str) -> Array:
 
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise InputError(f"{name} leads out of {folder}", HINT)
+        raise InputError(f"{name} leads out of {folder}", HINT, code="tensor.outside-folder")
     try:
         found: Array = np.load(path, mmap_mode="r" if path.stat().st_size > MAX_READ else None, allow_pickle=False)
     except (OSError, ValueError) as e:
-        raise InputError(f"cannot read {path}: {e}", HINT) from e
+        raise InputError(f"cannot read {path}: {e}", HINT, code="tensor.unreadable") from e
     return found
