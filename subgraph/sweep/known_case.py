@@ -60,7 +60,7 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         names = [*(IN + name for name in graph.inputs), *(OUT + name for name in graph.outputs)]
         run = evaluator.run(KEY, folder, {name: f"v{k}" for k, name in enumerate(names)}, ())
     except SubcutError as e:  # whatever the parser and numpy raise, or end with
-        raise InputError(f"the case of {entry.path} does not run: {e.what}", "correct its model") from e
+        raise InputError(f"the case of {entry.path} does not run: {e.what}", "correct its model", code=e.code) from e
     values = {name: record.within(str(folder)) for name, record in run.by_name.items()}
     inputs, wanted = (
         tuple(replace(values[name], name=name.removeprefix(kind)) for name in names if name.startswith(kind))

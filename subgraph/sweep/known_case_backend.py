@@ -54,7 +54,7 @@ def drawn(value: Any, random: np.random.Generator, options: Mapping[str, Any]) -
     """
     _, dtype, dims = declared_type(value.type)
     if dims is None or not all(isinstance(d, int) for d in dims) or 8 * math.prod(dims) > MAX_RANDOM:
-        raise InputError(f"'{value.name}' has a size that is not known, or too large")
+        raise InputError(f"'{value.name}' has a size that is not known, or too large", code="known.open-size")
     if value.name in options["values"]:
         return np.array(options["values"][value.name]).astype(np_dtype(dtype)).reshape(dims)
     low, high = options["ranges"].get(value.name, (options["low"], options["high"]))

@@ -112,7 +112,7 @@ class OperatorTests:
         for pattern in patterns:
             if not any(_fits(pattern, *name) for name in names):
                 close = nearest(pattern, [part for name in names for part in name if part])
-                raise UnknownName(f"no operator or test '{clean(pattern)}'", nearest=close)
+                raise UnknownName(f"no operator or test '{clean(pattern)}'", nearest=close, code="sweep.unknown-test")
         if not patterns:
             return self
         return replace(
@@ -217,7 +217,7 @@ def _generate() -> list[Any]:
     try:
         import onnx.backend.test.case.node as node
     except ImportError as e:
-        raise BackendError(f"this onnx has no operator tests: {e}", "pip install -U onnx") from e
+        raise BackendError(f"this onnx has no operator tests: {e}", "pip install -U onnx", code="sweep.no-tests") from e
     state = np.random.get_state()
     for module in sorted(m.name for m in pkgutil.walk_packages(node.__path__, f"{node.__name__}.")):
         np.random.seed(0)
@@ -276,9 +276,9 @@ def _write(test: _OnnxTest, folder: Path, newest: int) -> OperatorTest:
     inputs = _save(ends, test.inputs, folder, "i")
     outputs = _save(graph.output, test.outputs, folder, "o")
     if not outputs:
-        raise InputError("it names no output")
+        raise InputError("it names no output", code="sweep.no-output")
     if _is_random(folder, inputs):
-        raise InputError(RANDOM)
+        raise InputError(RANDOM, code="sweep.random")
     records = {"inputs": to_json(inputs), "outputs": to_json(outputs)}
     files = {f.name: file_digest(f) for f in folder.iterdir()}
     key = digest(test.name, records, files, test.rtol, test.atol)
@@ -292,14 +292,18 @@ def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) 
         InputError: an input or output has no value, or one of another type.
     """
     if len(infos) != len(values):
-        raise InputError(f"the model names {len(infos)} tensors where the test has {len(values)} values")
+        raise InputError(
+            f"the model names {len(infos)} tensors where the test has {len(values)} values", code="sweep.other-count"
+        )
     records = []
     for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
         form, dtype, _ = declared_type(info.type)
         for array in value if isinstance(value, list) else [] if value is None else [value]:
             actual = parse_type(type_of(array))[1]
             if actual != dtype:
-                raise InputError(f"{info.name} is declared as {dtype}, and the test has {actual}")
+                raise InputError(
+                    f"{info.name} is declared as {dtype}, and the test has {actual}", code="sweep.other-type"
+                )
         records.append(save(info.name, value, Record(info.name, form, dtype, (), ()).type_text, folder, f"{stem}{k}"))
     return tuple(records)
 
