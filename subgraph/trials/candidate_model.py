@@ -113,7 +113,11 @@ class CandidateModel:
         graph, kinds = self.graph, self.reference.kinds(region.outputs)
         names = [n for n in region.outputs if kinds[n] == VALUE]
         if unmatched := [n for n in names if n not in self.matches]:
-            raise ModelError(f"tensor '{unmatched[0]}' is not in {graph.path.name}", "--map FILE says which one it is")
+            raise ModelError(
+                f"tensor '{unmatched[0]}' is not in {graph.path.name}",
+                "--map FILE says which one it is",
+                code="pair.unmatched",
+            )
         outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
         boundary = {self.matches[n].name for n in region.inputs if n in self.matches}
         nodes: set[int] = set()
@@ -130,7 +134,10 @@ class CandidateModel:
     def _maker(self, name: str, boundary: set[str]) -> int:
         maker = self.graph.maker.get(name)
         if maker is None or name in boundary:
-            raise ModelError(f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies across")
+            raise ModelError(
+                f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies across",
+                code="pair.no-region",
+            )
         return maker
 
     def cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
@@ -146,9 +153,15 @@ class CandidateModel:
             self.values.need([*cut.shapes, *cut.outputs])
             captured = self.values.records
         elif cut.shapes:
-            raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known: {self.unknown}")
+            raise ModelError(
+                f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known: {self.unknown}",
+                code="pair.unknown-type",
+            )
         elif untyped := [n for n in cut.inputs if not self.matches[self._names[n]].dtype]:
-            raise ModelError(f"the type of '{untyped[0]}' in {self.graph.path.name} is not known: {self.unknown}")
+            raise ModelError(
+                f"the type of '{untyped[0]}' in {self.graph.path.name} is not known: {self.unknown}",
+                code="pair.unknown-type",
+            )
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(self.graph, cut.outputs, captured, infos)
         constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]

@@ -454,7 +454,11 @@ def chosen(model: ReferenceModel, at: Sequence[str]) -> list[str]:
             selection = graph.select(word)
             tensors = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
         if not tensors & set(names):
-            raise UsageError(f"'{word}' cannot be compared", "it is an input, a constant, a shape, or nobody needs it")
+            raise UsageError(
+                f"'{word}' cannot be compared",
+                "it is an input, a constant, a shape, or nobody needs it",
+                code="compare.not-comparable",
+            )
         selected |= tensors
     return [n for n in names if n in selected]
 

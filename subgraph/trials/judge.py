@@ -131,13 +131,15 @@ class Judge:
         try:
             yield
         except InputError as e:  # whatever is read here, subcut has written
-            raise BackendError(f"a file of subcut is damaged or gone since it was written: {e.what}", hint) from e
+            raise BackendError(
+                f"a file of subcut is damaged or gone since it was written: {e.what}", hint, code="store.changed"
+            ) from e
         values = self.model.values
         boundary = (*region.inputs, *region.shapes, *region.outputs)
         fed = (f for records in values.records for n in boundary if n in records for f in records[n].files)
         if file := values.watched.changed(itertools.chain(fed, *(result.files for result in results))):
             what = f"while the candidate ran, something wrote over {file}: nothing that was compared can be believed"
-            raise BackendError(what, hint)
+            raise BackendError(what, hint, code="store.changed")
 
     def mask(self, name: str, k: int, given: Mapping[str, Record]) -> Array | None:
         """Elements of a model output that are compared in sample `k`, as booleans of its shape; None for all.

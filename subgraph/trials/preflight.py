@@ -8,7 +8,7 @@ output of every model, so a search would blame each node.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -60,7 +60,11 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     shipped = trials.ask.forms.verdicts.get(Form.SHIPPED)
     if own_model and shipped and shipped.signature is Signature.REFUSED:
         what = f"the candidate's model does not load: {shipped.why}"
-        raise Refused(what, f"{clean(model.path.name)} is to be made anew: no part of it was compared")
+        raise Refused(
+            what,
+            f"{clean(model.path.name)} is to be made anew: no part of it was compared",
+            code="candidate.model-refused",
+        )
 
 
 def _require_one_operator(trials: Trials) -> None:
@@ -75,7 +79,7 @@ def _require_one_operator(trials: Trials) -> None:
     why, lines = _why(result)
     what = f"candidate {clean(trials.runtime.candidate.name)} runs nothing, not even one Relu of {dtype}: {why}"
     hint = "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin into {outputs}"
-    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint)
+    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint, code="candidate.runs-nothing")
 
 
 def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
@@ -87,30 +91,47 @@ def require_contract(trials: Trials, region: Region, result: RunResult) -> None:
         result: What the candidate returned for it.
     """
     verdict = trials.judge.verdict(region, result)
-    breach = ""
+    breach = NO_BREACH
     if verdict.status is Status.FAIL:
         find = partial(_find_wrong_probe, trials, region, verdict)
         breach = _remember(trials, "probe", find)
     elif verdict.status is Status.AGREE and trials.runtime.candidate.script and not trials.runtime.own_model:
         find = partial(_find_kept_answer, trials, region)
         breach = _remember(trials, trials.processes.key(region, trials.model.values.records), find)
-    if breach:
-        raise BackendError(f"candidate {clean(trials.runtime.candidate.name)}{breach}", _hint(trials, breach))
+    if breach.clause:
+        what = f"candidate {clean(trials.runtime.candidate.name)}{breach.clause}"
+        raise BackendError(what, _hint(trials, breach.clause), code=breach.code)
 
 
-def _remember(trials: Trials, about: str, find: Callable[[], str]) -> str:
+@dataclass(frozen=True)
+class Breach:
+    """What a candidate does that no candidate may do.
+
+    Attributes:
+        code: The code of the error.
+        clause: The predicate of a sentence about the candidate, or a colon and a sentence; "" for no breach.
+    """
+
+    code: str = ""
+    clause: str = ""
+
+
+NO_BREACH = Breach()
+
+
+def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
     key = digest("contract/1", trials.processes.candidate_key.text, _probe_type(trials), about)
-    document, _ = trials.model.store.memo(key, lambda _: {"breach": find()})
-    return str(document["breach"])
+    document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
+    return Breach(**document)
 
 
-def _find_kept_answer(trials: Trials, region: Region) -> str:
-    """Return a clause if another input, in the same session, gives the outputs of the first one; else ""."""
+def _find_kept_answer(trials: Trials, region: Region) -> Breach:
+    """Find whether another input, in the same session, gives the outputs of the first one."""
     model = trials.model
     others = model.other_outputs(0)
     if not others:
-        return ""
+        return NO_BREACH
     sample = {**model.values.records[0]}
     records = [sample, others[0], sample]
     with model.temporary_folder() as folder:
@@ -119,32 +140,33 @@ def _find_kept_answer(trials: Trials, region: Region) -> str:
         job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=trials.runtime.candidate.options)
         result = trials.runtime.workers.run(job)
     if result.failure:
-        return ""
+        return NO_BREACH
     made = str(into.resolve())
     first, other, again = ({name: r.within(made).value() for name, r in of.items()} for of in result.tensors)
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
     if keeps_answer(expected, right, other):
-        return " returns its first outputs again for another input"
+        return Breach("candidate.repeats-outputs", " returns its first outputs again for another input")
     if any(isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n)) for n in arrays):
-        return " is flaky: fed with the same input again, after another one, it gives other outputs"
-    return ""
+        clause = " is flaky: fed with the same input again, after another one, it gives other outputs"
+        return Breach("candidate.flaky", clause)
+    return NO_BREACH
 
 
-def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> str:
-    """Return a clause if the probe is wrong as well, in each of its outputs; else ""."""
+def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breach:
+    """Find whether the probe is wrong as well, in each of its outputs."""
     dtype = _probe_type(trials)
     probe = next((body for body in PROBES[:2] if any((result := _run_probe(trials, body, dtype)).tensors)), "")
     if not probe:  # the code is for one model alone
         wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-        return f": {wrong.wrong_input}" if wrong and wrong.wrong_input else ""
+        return Breach("candidate.wrong-input", f": {wrong.wrong_input}") if wrong and wrong.wrong_input else NO_BREACH
     if result.later:
-        return " is flaky: one Relu gives other values from run to run"
+        return Breach("candidate.flaky", " is flaky: one Relu gives other values from run to run")
     inputs = _probe_inputs(dtype)
     given = {of: record.value() for of, record in result.tensors[0].items()}
     breach = _find_breach(probe, inputs, given)
     shown = "one Relu and one Add show" if probe == PROBES[0] else "one Relu shows"
-    return f": {breach}, as {shown}" if breach else ""
+    return Breach("candidate.wrong-wrapper", f": {breach}, as {shown}") if breach else NO_BREACH
 
 
 def _find_breach(probe: str, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:

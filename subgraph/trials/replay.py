@@ -34,7 +34,11 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
     inputs = []
     for name, records in case.inputs.items():
         if not records or len(records[k].files) != 1:
-            raise InputError(f"input '{clean(name)}' of the case is not a single tensor", "run its repro.py")
+            raise InputError(
+                f"input '{clean(name)}' of the case is not a single tensor",
+                "run its repro.py",
+                code="tensor.not-tensor",
+            )
         inputs.append(f"{name}={records[k].files[0]}")
     graph = load(case.place / MODEL)
     with folders.temporary() as temporary, open_workers(candidate) as workers:

@@ -91,7 +91,9 @@ def parse_drop(text: str) -> tuple[float, bool]:
     """
     m = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
     if not m:
-        raise UsageError(f"--drop {clean(text)}: expected a drop of the score", "--drop 0.5% or --drop 0.01")
+        raise UsageError(
+            f"--drop {clean(text)}: expected a drop of the score", "--drop 0.5% or --drop 0.01", code="option.malformed"
+        )
     return float(m[1]) / (100 if m[2] else 1), bool(m[2])
 
 
@@ -148,11 +150,13 @@ class ByScore:
         except (NotInstalled, OutOfTime):
             raise
         except SubcutError as e:
-            raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW) from e
+            raise UsageError(f"--score {clean(self.wanted.words)} failed: {e.what}", HOW, code="score.failed") from e
         scores = run.by_name["score"].within(str(folder)).array()
         if not np.all(np.isfinite(scores)):
             raise UsageError(
-                f"--score {clean(self.wanted.words)} gave {scores.reshape(-1)[0]}", "it must return a number"
+                f"--score {clean(self.wanted.words)} gave {scores.reshape(-1)[0]}",
+                "it must return a number",
+                code="score.not-number",
             )
         return [float(s) for s in scores]
 
@@ -256,7 +260,9 @@ def open_score(wanted: Wanted, model: ReferenceModel, outputs: Sequence[str], me
         except OutOfTime:
             raise
         except SubcutError as e:
-            raise UsageError(f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION") from e
+            raise UsageError(
+                f"--score {clean(wanted.words)}: {e.what}", "--score FILE.py:FUNCTION", code="score.not-loadable"
+            ) from e
         score = ByScore(wanted, worker, float_outputs, fixed, scratch, model.values.digest)
         (score.float_score,) = score.of(float_outputs)
         yield score
@@ -268,7 +274,9 @@ def _function(words: str) -> tuple[Path, str, bool]:
     if sep or words.endswith(".py"):
         file = Path(f"{path}.py" if sep else words)
         if not file.is_file():
-            raise UsageError(f"--score {clean(words)}: no file {clean(str(file))}", "--score FILE.py:FUNCTION")
+            raise UsageError(
+                f"--score {clean(words)}: no file {clean(str(file))}", "--score FILE.py:FUNCTION", code="file.not-found"
+            )
         return file.resolve(), function if sep else "score", False
     return Path(str(plugins.load("scores", words).__file__)), "score", True
 
@@ -286,7 +294,9 @@ def _truth(wanted: Wanted, model: ReferenceModel, outputs: Feeds, is_own: bool) 
     text = next((label for label in labels if label.dtype.kind == "O"), None)
     if text is not None and is_own and not hasattr(plugins.load("scores", wanted.words), "TEXT"):
         raise InputError(
-            f"--labels {clean(wanted.labels.name)} holds '{clean(str(text))}'", f"{wanted.words} takes numbers"
+            f"--labels {clean(wanted.labels.name)} holds '{clean(str(text))}'",
+            f"{wanted.words} takes numbers",
+            code="labels.not-numbers",
         )
     folder = model.scratch / "labels"
     folder.mkdir()
@@ -302,13 +312,18 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
     if file.is_dir():
         return _from_folders(file, names)
     if not file.is_file():
-        raise InputError(f"--labels {clean(str(file))}: no such file", "an .npy with a row per sample, or a .csv")
+        raise InputError(
+            f"--labels {clean(str(file))}: no such file",
+            "an .npy with a row per sample, or a .csv",
+            code="file.not-found",
+        )
     found = list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
     if len(found) != len(names):
         have, want = count(len(found), "label"), count(len(names), "sample")
         raise InputError(
             f"--labels {clean(file.name)} has {have}, the inputs are {want}",
             "one for each sample, in their order",
+            code="labels.wrong-count",
         )
     return [np.asarray(label) for label in found]
 
@@ -328,7 +343,9 @@ def _from_folders(folder: Path, names: Sequence[str]) -> list[Array]:
     if unclear := next((name for name in names if len(own.get(name, ())) != 1), None):
         has = "several folders in it have" if unclear in own else "no folder in it has"
         what = f"--labels {clean(folder.name)}: {has} a file '{clean(unclear)}'"
-        raise InputError(what, "a folder per class, with files that are named as the samples")
+        raise InputError(
+            what, "a folder per class, with files that are named as the samples", code="labels.unclear-folder"
+        )
     return [np.asarray(min(own[name])) for name in names]
 
 
@@ -339,7 +356,9 @@ def _from_lines(file: Path, names: Sequence[str]) -> list[Array]:
         words = [by_name[name] for name in names] if names and {*names} <= by_name.keys() else [row[-1] for row in rows]
         return [np.asarray(value, object if isinstance(value, str) else None) for value in map(_value, words)]
     except (OSError, UnicodeError, ValueError) as e:
-        raise InputError(f"--labels {clean(file.name)} cannot be read: {e}", "lines LABEL, or SAMPLE,LABEL") from e
+        raise InputError(
+            f"--labels {clean(file.name)} cannot be read: {e}", "lines LABEL, or SAMPLE,LABEL", code="labels.unreadable"
+        ) from e
 
 
 def _value(word: str) -> int | float | str:

@@ -136,15 +136,19 @@ def _require_outputs(graph: Graph, choice: OutputChoice) -> None:
     outputs = [name for name in graph.outputs if name in graph.maker]
     if not outputs:
         what = "no node of the model computes an output" if graph.maker else "the model has no nodes"
-        raise ModelError(f"{clean(graph.path.name)}: {what}", f"subcut inspect {clean(str(graph.path))}")
+        raise ModelError(
+            f"{clean(graph.path.name)}: {what}", f"subcut inspect {clean(str(graph.path))}", code="model.no-outputs"
+        )
     named = {f"--ignore {name}": name for name in choice.ignored} | {f"--where {one}": one.name for one in choice.where}
     named |= {f"--may-be-empty {name}": name for name in choice.may_be_empty}
     for option, name in named.items():
         if name not in outputs:
             close = nearest(name, outputs) or outputs
-            raise UnknownName(f"{clean(option)}: the model has no such output", nearest=map(clean, close))
+            raise UnknownName(
+                f"{clean(option)}: the model has no such output", nearest=map(clean, close), code="tensor.not-an-output"
+            )
     if set(outputs) <= {*choice.ignored}:
-        raise UsageError("--ignore leaves no output to compare", "leave one of them out")
+        raise UsageError("--ignore leaves no output to compare", "leave one of them out", code="compare.all-ignored")
 
 
 def _paired(graph: Graph, file: Path, setup: Setup, values: ReferenceValues, stack: ExitStack) -> CandidateModel:

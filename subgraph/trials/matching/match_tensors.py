@@ -131,7 +131,9 @@ def read_map(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as e:
         raise UsageError(
-            f"cannot read --map {clean(str(path))}: {e}", "a text file with a line OURS THEIRS for each"
+            f"cannot read --map {clean(str(path))}: {e}",
+            "a text file with a line OURS THEIRS for each",
+            code="map.unreadable",
         ) from e
     tensor_map = {}
     for number, line in enumerate(lines, 1):
@@ -140,7 +142,11 @@ def read_map(path: Path) -> dict[str, str]:
         if words == [""]:
             continue
         if len(words) != 2:
-            raise UsageError(f"--map {clean(str(path))}, line {number}: expected OURS THEIRS", "two names of tensors")
+            raise UsageError(
+                f"--map {clean(str(path))}, line {number}: expected OURS THEIRS",
+                "two names of tensors",
+                code="map.malformed",
+            )
         tensor_map[words[0]] = words[1]
     return tensor_map
 
@@ -153,7 +159,9 @@ def check_tensors(graph: Graph, names: Iterable[str]) -> None:
     for name in names:
         if name not in graph.maker and name not in graph.inputs:
             close = nearest(name, [*graph.inputs, *graph.maker])
-            raise UnknownName(f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close)
+            raise UnknownName(
+                f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close, code="map.unknown-name"
+            )
 
 
 def value_tensors(graph: Graph) -> list[str]:

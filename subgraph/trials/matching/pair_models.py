@@ -64,7 +64,9 @@ def pair_models(
     unmatched = [n for n in wanted if graph.kinds([n])[n] == VALUE and n not in matches]
     if unmatched:
         raise UsageError(
-            f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
+            f"the output '{unmatched[0]}' is not in {other.path.name}",
+            "--map FILE, with a line OURS THEIRS, names it",
+            code="pair.unmatched",
         )
     return CandidateModel(graph, other, _typed(other, matches), other_values, unknown)
 
