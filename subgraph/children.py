@@ -46,7 +46,11 @@ class Ended(NamedTuple):
         """
         said = " ".join(self.last_lines(SAID_LINES))
         if self.code and DISK_FULL.search(said):
-            raise OutputError(f"a disk is full: {clean(said)}", "free some space; $TMPDIR is for temporary files")
+            raise OutputError(
+                f"a disk is full: {clean(said)}",
+                "free some space; $TMPDIR is for temporary files",
+                code="output.disk-full",
+            )
 
 
 def python(*words: str | Path, of: Path | None = None) -> list[str]:

@@ -132,9 +132,9 @@ def read_json(path: Path, hint: str) -> Any:
         document = json.loads(path.read_text(encoding="utf-8"))
         _require_numbers(document)
     except OSError as e:
-        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint) from e
+        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint, code="file.unreadable") from e
     except (ValueError, RecursionError, _DepartureError) as e:  # not UTF-8 and not JSON are both ValueErrors
-        raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint) from e
+        raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint, code="document.damaged") from e
     return document
 
 
@@ -186,7 +186,7 @@ def from_json(kind: type[T], document: Any, what: str = "the document", hint: st
     try:
         return cast("T", _reader(cast("Any", kind))(document))
     except _DepartureError as e:
-        raise InputError(f"{clean(what)} is damaged: {clean(str(e))}", hint) from None
+        raise InputError(f"{clean(what)} is damaged: {clean(str(e))}", hint, code="document.damaged") from None
 
 
 def problem(document: Any, kind: type) -> str:

@@ -74,7 +74,7 @@ def load(kind: str, name: str) -> ModuleType:
         kind, kind.removesuffix("s")
     )
     close = nearest(name, names(kind))
-    raise UnknownName(f"no {noun} '{clean(name)}'", "" if close else "give a path", close)
+    raise UnknownName(f"no {noun} '{clean(name)}'", "" if close else "give a path", close, code="plugin.unknown")
 
 
 def help_of(kind: str, name: str) -> str:
@@ -136,12 +136,16 @@ def _from_package(name: str, module: str) -> ModuleType:
     try:
         return import_module(module)
     except (Exception, SystemExit) as e:
-        raise UsageError(f"plugin '{name}': {module} fails while it is imported: {_one_line(e)}", "reinstall it") from e
+        raise UsageError(
+            f"plugin '{name}': {module} fails while it is imported: {_one_line(e)}",
+            "reinstall it",
+            code="plugin.import-failed",
+        ) from e
 
 
 def _from_path(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"no file {path}", "a plugin is a Python file")
+        raise UsageError(f"no file {path}", "a plugin is a Python file", code="file.not-found")
     return _execute(path.resolve(), path.stat().st_mtime_ns)
 
 
@@ -152,7 +156,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
     name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
     spec = util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file")
+        raise UsageError(f"{path} is not a Python file", code="plugin.not-python")
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
     if str(path.parent) not in sys.path:
@@ -164,7 +168,9 @@ def _execute(path: Path, _changed: int) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
-        raise UsageError(f"{path} fails while it is imported: {_one_line(e)}", "correct that file first") from e
+        raise UsageError(
+            f"{path} fails while it is imported: {_one_line(e)}", "correct that file first", code="plugin.import-failed"
+        ) from e
     return module
 
 

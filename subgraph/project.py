@@ -111,13 +111,21 @@ class Project:
             UsageError: there are no tests, one has no model, or a glob fits no file.
         """
         if not self.values.get("tests"):
-            raise UsageError(f"{self.file}: no tests", 'say which: [[tests]], model = "m.onnx", candidate = "ort"')
+            raise UsageError(
+                f"{self.file}: no tests",
+                'say which: [[tests]], model = "m.onnx", candidate = "ort"',
+                code="project.no-tests",
+            )
         for table in self.values["tests"]:
             values = {"candidate": "ort"} | self.values | table
             words, candidates = (_list(values.get(key, [])) for key in OF_TESTS)
             models = [model for word in words for model in _fitting(word)]
             if not (models and candidates):
-                raise UsageError(f"{self.file}: one of [[tests]] has no model or no candidate: {table}", "name one")
+                raise UsageError(
+                    f"{self.file}: one of [[tests]] has no model or no candidate: {table}",
+                    "name one",
+                    code="project.incomplete-test",
+                )
             for model in models:
                 yield from (Project(self.file, values | {"model": model, "candidate": one}) for one in candidates)
 
@@ -136,7 +144,7 @@ def _fitting(word: str) -> list[str]:
         return [word]
     if found := sorted(glob.glob(word, recursive=True)):  # noqa: PTH207 - `word` may be absolute
         return found
-    raise UsageError(f"no model fits {clean(word)}", "correct that line of [[tests]]")
+    raise UsageError(f"no model fits {clean(word)}", "correct that line of [[tests]]", code="project.no-model-fits")
 
 
 def _from_text(key: str, text: str) -> Any:
@@ -149,7 +157,9 @@ def _from_text(key: str, text: str) -> Any:
         try:
             return kind(text)
         except ValueError:
-            raise UsageError(f"$SUBCUT_{key.upper()} is {text!r}, not {KIND_WORDS[kind]}") from None
+            raise UsageError(
+                f"$SUBCUT_{key.upper()} is {text!r}, not {KIND_WORDS[kind]}", code="project.wrong-value"
+            ) from None
     return text
 
 
@@ -189,19 +199,21 @@ def _read(file: Path) -> dict[str, Any] | None:
             return None
         data = parse_toml(text)
     except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
-        raise UsageError(f"cannot read {file}: {e}", "correct that line, or rename the file") from e
+        raise UsageError(
+            f"cannot read {file}: {e}", "correct that line, or rename the file", code="project.unreadable"
+        ) from e
     if file.name == "pyproject.toml":
         data = data.get("tool", {}).get("subcut")
         if data is None:
             return None
         if not isinstance(data, dict):
-            raise UsageError(f"{file}: [tool.subcut] must be a table, not {data!r}")
+            raise UsageError(f"{file}: [tool.subcut] must be a table, not {data!r}", code="project.wrong-value")
     return {key: _checked(file, key, value) for key, value in data.items()}
 
 
 def _checked(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
-        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS)[:1])
+        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS)[:1], code="project.unknown-key")
     kind = KEYS[key]
     if kind is tuple and isinstance(value, list):
         return [_test(file, table) for table in value]
@@ -212,7 +224,11 @@ def _checked(file: Path, key: str, value: Any) -> Any:
             value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
-        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}", "correct that line")
+        raise UsageError(
+            f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}",
+            "correct that line",
+            code="project.wrong-value",
+        )
     if key in ("model", "output", "custom_ops") or (key == "weights" and not RANDOM_WEIGHTS.fullmatch(value)):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
@@ -225,9 +241,17 @@ def _checked(file: Path, key: str, value: Any) -> Any:
 def _test(file: Path, table: Any) -> dict[str, Any]:
     """One table of `[[tests]]`: settings as those of the file."""
     if not isinstance(table, dict):
-        raise UsageError(f"{file}: 'tests' must be {KIND_WORDS[tuple]}, not {reprlib.repr(table)}", "correct that line")
+        raise UsageError(
+            f"{file}: 'tests' must be {KIND_WORDS[tuple]}, not {reprlib.repr(table)}",
+            "correct that line",
+            code="project.wrong-value",
+        )
     if odd := sorted(NOT_OF_TESTS & table.keys()):
-        raise UsageError(f"{file}: '{odd[0]}' is not a setting of one test", "write it above all tables")
+        raise UsageError(
+            f"{file}: '{odd[0]}' is not a setting of one test",
+            "write it above all tables",
+            code="project.misplaced-key",
+        )
     return {
         key: [_checked(file, key, word) for word in value]
         if key in OF_TESTS and isinstance(value, list)
@@ -252,7 +276,7 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
         UsageError: there is none, or several.
     """
     if typed and re.match(r"[a-z][a-z0-9+.-]+://", typed):
-        raise UsageError(f"{clean(typed)} is an address, not a file", "download it first")
+        raise UsageError(f"{clean(typed)} is an address, not a file", "download it first", code="model.is-address")
     if typed:
         return _existing(Path(typed), ""), ""
     project = project or load()
@@ -267,18 +291,26 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
         return _existing(models[0], ""), f"the only {pattern[1:]} here"
     if models:
         some = ", ".join(p.name for p in models[:8]) + (", …" if len(models) > 8 else "")
-        raise UsageError(f"which model? there are {len(models)} here", f"name one: {some}")
+        raise UsageError(f"which model? there are {len(models)} here", f"name one: {some}", code="model.ambiguous")
     how = "name one (subcut MODEL --start A --end B, subcut bisect MODEL), or set $SUBCUT_MODEL"
-    raise UsageError("no model named, and no .onnx file in this folder", how)
+    raise UsageError("no model named, and no .onnx file in this folder", how, code="model.none-here")
 
 
 def _existing(path: Path, named_by: str) -> Path:
     if not is_text(str(path)):
-        raise UsageError(f"the name of {path} is not UTF-8{named_by}", "rename it; neither ONNX nor JSON can hold it")
+        raise UsageError(
+            f"the name of {path} is not UTF-8{named_by}",
+            "rename it; neither ONNX nor JSON can hold it",
+            code="name.not-utf8",
+        )
     if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is not a folder
         inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
-        raise UsageError(f"{path} is a folder{named_by}", f"name the .onnx file in it{inside and ': ' + inside}")
+        raise UsageError(
+            f"{path} is a folder{named_by}",
+            f"name the .onnx file in it{inside and ': ' + inside}",
+            code="model.is-folder",
+        )
     if not os.path.exists(split_signature(path)[0]):  # noqa: PTH110 - and no file
         beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-        raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside))
+        raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside), code="file.not-found")
     return path

@@ -63,6 +63,7 @@ def require(code: NamedCode, trust: bool) -> str:
         raise UsageError(
             f"{code.role} would run code from {code.origin}: {shown}",
             f"if you know it, say --trust once; it is asked about again when it changes. {_extent(code)}",
+            code="trust.required",
         )
     return shown
 
