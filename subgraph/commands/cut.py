@@ -94,16 +94,7 @@ def cut(
             code="region.ends-missing",
         )
     as_caffe = _as_caffe(as_form, asked) if as_form else ()
-    if dump not in (None, "all"):
-        raise UsageError(
-            f"--dump {dump}: only `all` is known",
-            "subcut dump MODEL NAME… writes a choice of tensors",
-            code="option.unknown-value",
-        )
-    if dump and no_capture:
-        raise UsageError(
-            "--dump all writes tensors, and --no-capture computes none", "leave one of them out", code="option.conflict"
-        )
+    _check_dump(dump, no_capture)
     formats, tensor_format = asked.formats(form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
@@ -151,6 +142,24 @@ def cut(
             if dry_run:
                 return _plan(graph, request, place)
             return _result(write_case.extract(graph, request, place, reference, feeding))
+
+
+def _check_dump(dump: str | None, no_capture: bool) -> None:
+    """Check the value of --dump.
+
+    Raises:
+        UsageError: It is unknown, or there are no tensors to write.
+    """
+    if dump not in (None, "all"):
+        raise UsageError(
+            f"--dump {dump}: only `all` is known",
+            "subcut dump MODEL NAME… writes a choice of tensors",
+            code="option.unknown-value",
+        )
+    if dump and no_capture:
+        raise UsageError(
+            "--dump all writes tensors, and --no-capture computes none", "leave one of them out", code="option.conflict"
+        )
 
 
 def _what_next(graph: Graph, model: str | None) -> str:
