@@ -216,7 +216,7 @@ class Server:
         return self._module
 
     @contextlib.contextmanager
-    def _of_backend(self, kind: type[SubcutError], code: str, fails: str, hint: str = "") -> Iterator[None]:
+    def _of_backend(self, kind: type[SubcutError], fails: str, hint: str = "", *, code: str) -> Iterator[None]:
         """A block in which the backend's own code runs, which may raise anything, and fork.
 
         Raises:
@@ -269,7 +269,7 @@ class Server:
             BackendError: the runtime is not installed or does not start.
         """
         module = self.module
-        with self._of_backend(BackendError, "backend.unusable", "fails when asked what it is", "correct the file"):
+        with self._of_backend(BackendError, "fails when asked what it is", "correct the file", code="backend.unusable"):
             return BackendInfo(
                 _version(module, options),
                 Precision(module.precision(options)) if hasattr(module, "precision") else Precision.FP32,
@@ -289,7 +289,7 @@ class Server:
         build = self.module.load
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
-        with self._of_backend(Refused, "backend.refused-model", "refuses the model"):
+        with self._of_backend(Refused, "refuses the model", code="backend.refused-model"):
             run = build(Path(model), options)
         if not callable(run):
             what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
@@ -355,14 +355,14 @@ class Server:
         return ModelRun(saved, fed, origins, others, seconds)
 
     def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
-        with self._of_backend(ModelError, "backend.run-failed", "failed while running"):
+        with self._of_backend(ModelError, "failed while running", code="backend.run-failed"):
             results = run(arrays)
         if not isinstance(results, Mapping):
             raise ModelError(
                 f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays",
                 code="plugin.wrong-return",
             )
-        with self._of_backend(ModelError, "plugin.wrong-return", "gave what cannot be read"):
+        with self._of_backend(ModelError, "gave what cannot be read", code="plugin.wrong-return"):
             return dict(results)
 
     def _save(
