@@ -337,24 +337,33 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "kind"),
+    ("words", "exit_code", "kind", "code"),
     [
-        (("-s", "nope"), 2, "UnknownName"),
-        (("-s", "res2a", "-e", "pool1"), 2, "NoRegion"),
-        (("nothing.onnx", *EDGE), 2, "UnknownName"),
-        (("exprot",), 2, "UsageError"),
-        (("--seed", "x"), 2, "UsageError"),
-        (("empty.onnx", *EDGE), 3, "ModelError"),
-        (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 74, "OutputError"),
+        (("-s", "nope"), 2, "UnknownName", "node.unknown"),
+        (("-s", "res2a", "-e", "pool1"), 2, "NoRegion", "region.end-is-upstream"),
+        (("nothing.onnx", *EDGE), 2, "UnknownName", "file.not-found"),
+        (("exprot",), 2, "UsageError", "usage.command-line"),
+        (("--seed", "x"), 2, "UsageError", "usage.command-line"),
+        (("empty.onnx", *EDGE), 3, "ModelError", "model.not-onnx"),
+        (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 74, "OutputError", "output.not-folder"),
+        (("resnet50.onnx", *EDGE, "-i", "bad.npy"), 2, "InputError", "input.wrong-shape"),  # of the reference's process
     ],
 )
-def test_json_of_an_error(words: tuple[str, ...], code: int, kind: str, here: Path) -> None:
+def test_json_of_an_error(words: tuple[str, ...], exit_code: int, kind: str, code: str, here: Path) -> None:
     (here / "empty.onnx").write_bytes(b"")
+    np.save(here / "bad.npy", np.zeros((1, 2), np.float32))
     done = subcut(*words, "--json", cwd=here, env={"SUBCUT_MODEL": "resnet50.onnx"})
     found = done.document
-    assert (done.code, found["exit_code"], found["schema"]) == (code, code, "subcut.error/1")
-    assert found["error"].keys() >= {"kind", "what", "hint"}
-    assert found["error"]["kind"] == kind
+    assert (done.code, found["exit_code"], found["schema"]) == (exit_code, exit_code, "subcut.error/1")
+    assert found["error"].keys() >= {"kind", "code", "what", "hint"}
+    assert (found["error"]["kind"], found["error"]["code"]) == (kind, code)
+
+
+def test_only_verbose_text_has_the_code_of_an_error(here: Path) -> None:
+    words = ("-s", "res2a", "-e", "pool1")
+    assert "region." not in refused(subcut(*words, cwd=here))
+    assert "error: end 'pool1'" in (verbose := subcut(*words, "-v", cwd=here).err)
+    assert "[region.end-is-upstream]\n" in verbose
 
 
 def test_json_of_a_dry_run_and_of_names_that_hurt(tmp_path: Path) -> None:

@@ -486,6 +486,7 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     page.click("#cut")  # before the file is stored
     page.wait_for_selector("#failed:not([hidden])")
     assert "has shape 2×2; input 'x' takes 1×3×8×8" in tab.text("#failed")
+    assert tab.text("#failed code") == "input.wrong-shape"
     page.click("#dropped button")
     page.set_input_files("#files", tmp_path / "im.png")
     page.click("summary >> text=Options")
