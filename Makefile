@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers errors lock clean help
 
 $(STAMP): requirements.lock tests/ncnn.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -175,6 +175,9 @@ known: $(STAMP) ## run the entries of `subcut known` on the releases that they d
 
 producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)
 	$(BIN)/python -m benchmarks.producers
+
+errors: $(STAMP) ## write docs/errors.md from docs/errors.toml and the codes of the source
+	$(BIN)/python -m docs.error_codes
 
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock

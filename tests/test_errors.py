@@ -1,12 +1,16 @@
-"""`errors`: the tree's exit codes, and errors that travel from a child process as JSON."""
+"""`errors`: exit codes, codes and their documentation, and errors that travel from a child process as JSON."""
 
 from __future__ import annotations
 
+import ast
 import json
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import subgraph
+from docs import error_codes
 from subgraph import errors
 from subgraph.errors import SubcutError, UnknownName, WorkerDied
 
@@ -18,11 +22,12 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_the_way_through_json_keeps_kind_text_and_hint(cls: type[SubcutError]) -> None:
-    error = cls("what", "hint")
+def test_the_way_through_json_keeps_kind_code_text_and_hint(cls: type[SubcutError]) -> None:
+    error = cls("what", "hint", code="area.problem")
     again = errors.from_json(json.loads(json.dumps(error.to_json())))
     assert type(again) is cls
-    assert (again.what, again.hint, again.exit_code) == ("what", "hint", error.exit_code)
+    assert (again.code, again.what, again.hint) == ("area.problem", "what", "hint")
+    assert again.exit_code == error.exit_code
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -40,8 +45,59 @@ def test_how_a_process_ended_travels_too() -> None:
 
 
 def test_an_unknown_kind_is_still_an_error() -> None:
-    assert errors.from_json({"kind": "FromTheFuture", "what": "x"}).what == "x"
+    error = errors.from_json({"kind": "FromTheFuture", "what": "x"})
+    assert (error.what, error.code) == ("x", "")
 
 
 def test_the_nearest_names_are_the_hint() -> None:
     assert UnknownName("no 'x'", nearest=["a", "b"]).hint == "did you mean 'a' or 'b'?"
+
+
+# ----------------------------------------------------------------------------------------- codes
+
+MODULES = {
+    path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(subgraph.__file__).parent.rglob("*.py"))
+}
+
+
+def error_classes() -> set[str]:
+    """Names of the classes of errors, also of those that a module defines for itself."""
+    names = {cls.__name__ for cls in CLASSES}
+    classes = [n for tree in MODULES.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    while more := {n.name for n in classes if names & set(map(ast.unparse, n.bases))} - names:
+        names |= more
+    return names
+
+
+def test_each_error_in_the_source_code_has_a_code() -> None:
+    names = error_classes()
+    bare = []
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="errors"), attr=name)):
+                    if name in names and "code" not in {word.arg for word in node.keywords}:
+                        bare.append(f"{path}:{node.lineno}")
+    assert bare == []
+
+
+def test_each_code_is_an_area_and_a_problem() -> None:
+    odd = [code for code in error_codes.find_raised() if not error_codes.CODE.fullmatch(code)]
+    assert odd == []
+
+
+def test_documented_codes_are_those_of_the_source_code() -> None:
+    documented = error_codes.read_meanings().keys()
+    raised = error_codes.find_raised()
+    assert documented - raised == set()
+    assert raised - documented == set()
+
+
+def test_each_code_has_a_meaning_of_its_own() -> None:
+    counts = Counter(meaning.means for meaning in error_codes.read_meanings().values())
+    assert [means for means, count in counts.items() if count > 1] == []
+
+
+def test_the_page_of_errors_is_up_to_date() -> None:
+    """`make errors` writes it."""
+    assert error_codes.PAGE.read_text(encoding="utf-8") == error_codes.page()
