@@ -146,10 +146,10 @@ def _find_kept_answer(trials: Trials, region: Region) -> Breach:
     arrays = [name for name in outputs if isinstance(others[0][name].value(), np.ndarray)]
     expected, right = ({name: of[name].array() for name in arrays} for of in (others[0], sample))
     if keeps_answer(expected, right, other):
-        return Breach("candidate.repeats-outputs", " returns its first outputs again for another input")
+        return Breach(code="candidate.repeats-outputs", clause=" returns its first outputs again for another input")
     if any(isinstance(value := first.get(n), np.ndarray) and not is_right(value, again.get(n)) for n in arrays):
         clause = " is flaky: fed with the same input again, after another one, it gives other outputs"
-        return Breach("candidate.flaky", clause)
+        return Breach(code="candidate.flaky", clause=clause)
     return NO_BREACH
 
 
@@ -159,14 +159,18 @@ def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breac
     probe = next((body for body in PROBES[:2] if any((result := _run_probe(trials, body, dtype)).tensors)), "")
     if not probe:  # the code is for one model alone
         wrong = WrongOutput(trials, region, verdict.worst) if verdict.worst else None
-        return Breach("candidate.wrong-input", f": {wrong.wrong_input}") if wrong and wrong.wrong_input else NO_BREACH
+        return (
+            Breach(code="candidate.wrong-input", clause=f": {wrong.wrong_input}")
+            if wrong and wrong.wrong_input
+            else NO_BREACH
+        )
     if result.later:
-        return Breach("candidate.flaky", " is flaky: one Relu gives other values from run to run")
+        return Breach(code="candidate.flaky", clause=" is flaky: one Relu gives other values from run to run")
     inputs = _probe_inputs(dtype)
     given = {of: record.value() for of, record in result.tensors[0].items()}
     breach = _find_breach(probe, inputs, given)
     shown = "one Relu and one Add show" if probe == PROBES[0] else "one Relu shows"
-    return Breach("candidate.wrong-wrapper", f": {breach}, as {shown}") if breach else NO_BREACH
+    return Breach(code="candidate.breaks-contract", clause=f": {breach}, as {shown}") if breach else NO_BREACH
 
 
 def _find_breach(probe: str, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
