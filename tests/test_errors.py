@@ -93,7 +93,7 @@ def test_documented_codes_are_those_of_the_source_code() -> None:
     assert raised - documented == set()
 
 
-def test_each_code_has_a_meaning_of_its_own() -> None:
+def test_no_two_codes_have_one_meaning() -> None:
     counts = Counter(meaning.means for meaning in error_codes.read_meanings().values())
     assert [means for means, count in counts.items() if count > 1] == []
 
