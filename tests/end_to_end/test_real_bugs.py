@@ -20,7 +20,7 @@ MNN_SOFTMAX = "MNN takes Softmax of opset 9 over the last axis; that fails alone
 
 def bisect(model: Path, *words: str | Path, cwd: Path) -> dict[str, Any]:
     done = subcut("bisect", model, *words, "--json", cwd=cwd, timeout=LONG)
-    assert done.code in (0, 1), done
+    assert done.code in (0, 1, 5), done
     return done.document
 
 
@@ -65,8 +65,12 @@ def test_rounding_has_no_culprit(criterion: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", [CONTROLS[0], pytest.param(CONTROLS[1], marks=pytest.mark.rare)])
 @pytest.mark.parametrize("runtime", ["ort", "openvino:precision=f32", "opencv", "tract", "mnn"])
 def test_nothing_is_blamed_where_a_runtime_is_right(network: str, runtime: str, tmp_path: Path) -> None:
-    """All weights of these networks are equal: rounding separates equal sums, and a softmax magnifies that."""
+    """All weights of these networks are equal: rounding separates equal sums, and a softmax magnifies that.
+
+    Their outputs are the same for every input, so that "right" would not be earned.
+    """
     document = bisect(LIGHT / f"{network}.onnx", "-c", runtime, cwd=tmp_path)
+    assert document["outcome"] != "agree"
     blamed = [(f["kind"], f["certified"], f["ops"]) for f in document["findings"]]
     wrong = (runtime, network) == ("mnn", "light_squeezenet")
     assert blamed == ([("culprit", True, ["Softmax"])] if wrong else []), MNN_SOFTMAX

@@ -337,13 +337,18 @@ def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), [("float", "int8"), ("int8", "float"), ("int8", "int8")])
 def test_right_conversions_are_not_blamed(one: str, other: str, tmp_path: Path) -> None:
-    """Also where the ONNX model is quantized itself: then its tensors are codes as well."""
+    """Also where the ONNX model is quantized itself: then its tensors are codes as well.
+
+    The network is not trained: another input moves its output no more than int8 does, so that an agreement within int8
+    tells nothing.
+    """
     image = np.random.default_rng(5).random((1, 16, 16, 3), np.float32)
     scale = 0.003921555820852518 if one == "int8" else 0
     np.save(tmp_path / "x.npy", np.rint(image / scale - 128).astype(np.int8) if scale else image)
     words = ["bisect", str(FILES / f"{one}.onnx"), "-i", str(tmp_path / "x.npy"), "--repeat", "1"]
     document = in_process(*words, "--candidate-model", str(FILES / f"{other}.tflite")).document
-    assert document["outcome"] == ("claimed" if (one, other) == ("float", "int8") else "agree")
+    assert document["outcome"] == ("unresolved" if (one, other) == ("float", "int8") else "agree")
+    assert document["findings"] == []
     if one == other == "int8":
         assert document["steps"][0]["error"] == 0
 
