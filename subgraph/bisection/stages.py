@@ -26,6 +26,7 @@ from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nod
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
+from subgraph.comparison.null_test import is_saturated
 from subgraph.graph.squashing import find_squashed
 from subgraph.search import Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps
@@ -197,8 +198,9 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
         or searcher.options.limits.inside
     ):
         return interim
-    comparable = set(model.tensors())
-    squashed = [name for name in find_squashed(model.graph, model.outputs) if name in comparable]
+    comparable, samples = set(model.tensors()), model.values.records
+    saturated = [name for name in model.outputs if any(is_saturated(sample[name].value()) for sample in samples)]
+    squashed = [name for name in find_squashed(model.graph, saturated) if name in comparable]
     if not squashed:
         return interim
     region = model.whole(squashed)

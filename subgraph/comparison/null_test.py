@@ -28,6 +28,7 @@ from subgraph.storage.tensors import Value
 from subgraph.types import Array
 
 MAX_ERROR_RATIO = 0.25  # of the distance of an answer that knows nothing
+MIN_SLOPE = 0.1  # of the largest value: with less, an error of the logits hardly reaches the outputs
 MIN_SPREAD = 1e-6  # of the largest value: values that are closer are equal
 NUMBERS = ("float", "complex", "integer", "boolean")
 
@@ -111,6 +112,21 @@ def _measure_distance(pair: Pair, other: Array) -> float:
 def _explain_constant(value: object) -> str:
     text = f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(value)
     return f"it is {text} everywhere, so a candidate that answers {text} to any input would pass"
+
+
+def is_saturated(reference: Value) -> bool:
+    """Return whether a squashing function hides the errors of what enters it, judged by its values.
+
+    The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the share of an error that is
+    left. Values beyond -1 to 1 are not those of such a function: nothing is known.
+    """
+    if not isinstance(reference, np.ndarray) or reference.dtype.kind not in "fV" or not reference.size:
+        return True
+    size = np.abs(reference.astype(np.float64))
+    largest = float(size.max())
+    if not 0 < largest <= 1 + MIN_SPREAD:
+        return True
+    return float((size * (1 - size)).max()) < MIN_SLOPE * largest
 
 
 # ---------------------------------------------------------------------------------------------------- other inputs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.comparison.null_test import explain_mute, make_other_inputs
+from subgraph.comparison.null_test import explain_mute, is_saturated, make_other_inputs
 from subgraph.types import Array
 
 SHAPES = st.sampled_from([(8,), (1, 16), (2, 3, 4, 5)])
@@ -75,6 +75,22 @@ def test_a_sequence_tells_something_if_one_element_does() -> None:
     constant, varying = np.ones(4, np.float32), np.arange(4, dtype=np.float32)
     assert explain_mute([constant, varying], [constant, varying]) == ""
     assert explain_mute([constant], [constant]) != ""
+
+
+@pytest.mark.parametrize(
+    ("values", "hides"),
+    [
+        ([1.0, 0.0, 0.0], True),
+        ([0.999, 0.001], True),
+        ([0.6, 0.4], False),
+        ([0.001] * 1000, False),
+        ([0.0006, 0.0004], False),
+        ([0.0, 0.0], True),
+        ([-5.0, -0.1], True),
+    ],
+)
+def test_saturated_values_hide_errors(values: list[float], hides: bool) -> None:
+    assert is_saturated(np.array(values, np.float32)) is hides
 
 
 def test_other_inputs_have_the_types_and_shapes_of_the_input() -> None:
