@@ -7,6 +7,7 @@ output of every model, so a search would blame each node.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from subgraph.comparison.contract import describe_worst, explain_breach, explain_misread, is_right, keeps_answer
-from subgraph.errors import BackendError, Refused
+from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Job, RunResult
 from subgraph.storage import tensors
@@ -27,6 +28,8 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Status, Verdict
+
+log = logging.getLogger("subcut")
 
 # Bodies of the models that are tried in turn: the outputs of each are `y` and, of the first, `z`.
 PROBES = ("y = Relu(x)  z = Add(w, w)", "y = Relu(x)", "y = Add(x, x)", "y = Identity(x)")
@@ -122,7 +125,11 @@ NO_BREACH = Breach()
 def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     """Return what was found of this candidate in an earlier session, or find it now."""
     key = digest("contract/1", trials.processes.candidate_key.text, _probe_type(trials), about)
-    document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
+    try:
+        document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
+    except OutputError as e:  # a full disk tells nothing about the candidate
+        log.debug("the contract of the candidate was not looked at: %s", e.what)
+        return NO_BREACH
     return Breach(**document)
 
 
