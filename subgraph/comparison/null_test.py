@@ -117,8 +117,8 @@ def _explain_constant(value: object) -> str:
 def is_saturated(reference: Value) -> bool:
     """Return whether a squashing function hides the errors of what enters it, judged by its values.
 
-    The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the share of an error that is
-    left. Values beyond -1 to 1 are not those of such a function: nothing is known.
+    The derivative of a sigmoid or softmax is y · (1 − y). Its ratio to the largest value is the share of an error that
+    is left. Values beyond -1 to 1 are not those of such a function: nothing is known.
     """
     if not isinstance(reference, np.ndarray) or reference.dtype.kind not in "fV" or not reference.size:
         return True

@@ -127,8 +127,8 @@ def _remember(trials: Trials, about: str, find: Callable[[], Breach]) -> Breach:
     key = digest("contract/1", trials.processes.candidate_key.text, _probe_type(trials), about)
     try:
         document, _ = trials.model.store.memo(key, lambda _: asdict(find()))
-    except OutputError as e:  # a full disk tells nothing about the candidate
-        log.debug("the contract of the candidate was not looked at: %s", e.what)
+    except (OSError, OutputError) as e:  # a full disk tells nothing about the candidate
+        log.debug("the contract of the candidate was not looked at: %s", e)
         return NO_BREACH
     return Breach(**document)
 

@@ -203,8 +203,12 @@ class ReferenceModel:
         """
         if others := list(itertools.islice(self._other_samples(k), MAX_OTHER_SAMPLES)):
             return others
-        with self._lock:
-            return self._drawn_outputs
+        try:
+            with self._lock:
+                return self._drawn_outputs
+        except OSError as e:
+            log.debug("no other input is tried, for the disk is full: %s", e)
+            return []
 
     def _other_samples(self, k: int) -> Iterator[Mapping[str, Record]]:
         records, names = self.values.records, self._inputs

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.helpers.process_backends import MARK, all_gone, living, wait_for
 from tests.helpers.run_command import NO_BYTECODE, PATIENCE, Done, chain, finish, start, subcut
 
 QUICK = ("--rtol", "1e-3")
-TRIALS = 5  # of a whole comparison of `m.onnx`: the whole, also with another input, in place, two nodes alone
+TRIALS = 4  # of a comparison of `m.onnx` that is wrong: the whole, in place, two nodes alone
+AGREEING = TRIALS + 1  # of one whose whole agrees: that is run with another input, too
 REPEATED = 1  # by each command that finds stored answers: the whole
 
 BACKEND = '''"""A backend of a test: onnxruntime, with the test's own code after loading and running."""
@@ -63,9 +65,9 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-# The probe's model is refused.
+# The probe's model gives something.
 SCRIPT = """#!/bin/sh
-if grep -q '"y"' "$1/manifest.json"; then exit 1; fi
+if grep -q '"y"' "$1/manifest.json"; then cp "$1/x.npy" "$2/y.npy"; exit; fi
 echo "run" >> "{folder}/log"
 {body}
 """
@@ -118,7 +120,7 @@ def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path,
     assert re.search(why, crash["why"]), crash
     assert crash["process"]["signal"] == name
     assert found["first_bad"]["tensor"] == "t0"
-    assert len(runs(here)) == TRIALS
+    assert len(runs(here)) == AGREEING
 
 
 @pytest.mark.slow
@@ -406,10 +408,13 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
     (here / "go").touch()
     again = compare(*words, cwd=here, env=mark)
     assert again.code == 0, again
-    assert runs(here) == ["run out", "run t0+out", "run t0", "run out", "run t0", "run out"], "the whole once more"
+    # The whole, with another input, and the second node alone have the same output; the whole runs once more.
+    needed = Counter({"run out": 4, "run t0+out": 1, "run t0": 1})
+    assert (Counter(runs(here)) - needed).total() == 1, "the run that was stopped"
+    assert Counter(runs(here)) >= needed
     assert beside_reports(here) == [".store"]
     assert compare(*words, cwd=here, env=mark).out == again.out
-    assert len(runs(here)) == 6 + REPEATED
+    assert len(runs(here)) == 7 + REPEATED
 
 
 @pytest.mark.slow
@@ -436,15 +441,15 @@ def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> N
 def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
     words = backend(here)
     first = compare(*words, cwd=here)
-    assert (first.code, len(runs(here))) == (0, TRIALS)
+    assert (first.code, len(runs(here))) == (0, AGREEING)
     assert compare(*words, cwd=here).out == first.out
-    assert len(runs(here)) == TRIALS + REPEATED
+    assert len(runs(here)) == AGREEING + REPEATED
     backend(here, run="found = {n: v + 1 for n, v in found.items()}")
     assert compare(*words, cwd=here).code == 1
-    assert len(runs(here)) == 2 * TRIALS + REPEATED
+    assert len(runs(here)) == AGREEING + TRIALS + REPEATED
     backend(here)
     assert compare(*words, cwd=here).out == first.out
-    assert len(runs(here)) == 2 * TRIALS + 2 * REPEATED
+    assert len(runs(here)) == AGREEING + TRIALS + 2 * REPEATED
 
 
 @pytest.mark.slow
@@ -464,7 +469,7 @@ def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
     words = backend(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
     commands = [
         (("--rtol", "1e-3"), 1, TRIALS),
-        (("--atol", "0.02"), 0, REPEATED),
+        (("--atol", "0.02"), 0, REPEATED + 1),
         (("--criterion", "max_abs<0.001"), 1, REPEATED),
         (("--precision", "fp16", "--rtol", "1e-3"), 1, REPEATED),
         (("--at", "a", "--rtol", "1e-3"), 1, REPEATED),
@@ -487,7 +492,7 @@ def test_two_at_once_share_one_store(here: Path, mark: dict[str, str]) -> None:
     one, two = (finish(run) for run in both)
     assert (one.code, two.code) == (0, 0), (one, two)
     assert without_times(one.out) == without_times(two.out)
-    assert TRIALS <= len(runs(here)) <= 2 * TRIALS + REPEATED
+    assert AGREEING <= len(runs(here)) <= 2 * AGREEING + REPEATED
     assert beside_reports(here) == [".store"]
     before = len(runs(here))
     assert without_times(compare(*words, cwd=here).out) == without_times(one.out)
@@ -536,7 +541,7 @@ def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, 
     write_wide_model(here / "m.onnx")
     disk = here / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=112k", "tmpfs", disk], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", disk], check=False).returncode:
         pytest.skip("not even root may mount here")
     try:
         done = compare(*backend(here), "-o", "disk", cwd=here, env=mark)
