@@ -9,6 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers errors lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like said dist check types docs bench recipes gpu known producers lock clean help
 
 $(STAMP): requirements.lock tests/ncnn.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -46,6 +47,9 @@ build/cache/.axe: Makefile
 
 test-slow: $(STAMP) build/cache/.web build/cache/.axe ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a fourth per commit, SLOW_TURNS=4)
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
+
+said: $(STAMP) ## write the transcripts of tests/said/ anew; then read how they differ
+	SAID=write $(BIN)/python -m pytest -n 2 tests/end_to_end/test_said.py
 
 test-all: $(STAMP) ## run every test, each law on all its examples, before a release (an hour)
 	SUBCUT_EXAMPLES=all $(BIN)/python -m pytest -n 2 -rs

@@ -111,12 +111,13 @@ def run_words(words: list[str], folder: Path, *, apart: bool = False) -> tuple[i
 
 def _compare(command: Command, output: str) -> None:
     """All lines that are shown were printed, in this order."""
-    printed = iter([_steady(line) for line in output.splitlines()])
+    printed = iter([steady(line) for line in output.splitlines()])
     for line in (line for line in command.shown if line != LEFT_OUT):
-        wanted = _steady(line.removesuffix(LEFT_OUT))
+        wanted = steady(line.removesuffix(LEFT_OUT))
         found = any(p.startswith(wanted) if line.endswith(LEFT_OUT) else p == wanted for p in printed)
         assert found, f"{command.line}: no line '{line}' (or not there) in\n{output}"
 
 
-def _steady(line: str) -> str:
+def steady(line: str) -> str:
+    """Return a line without what other machines print otherwise, and without its alignment."""
     return " ".join(VARYING.sub("N", line).split())

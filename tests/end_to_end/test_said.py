@@ -1,0 +1,36 @@
+"""The texts that users read: each command of `tests/said/` prints what its transcript holds.
+
+`make said` writes the transcripts anew; then the difference that version control shows is what to read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fixtures import ROOT
+from subgraph import cli
+from tests.helpers.transcripts import renew
+
+SAID = ROOT / "tests" / "said"
+WRITES = os.environ.get("SAID") == "write"
+
+
+@pytest.mark.posix("its transcripts have the paths and signals of POSIX")
+@pytest.mark.parametrize("page", sorted(SAID.glob("*.md")), ids=lambda page: page.stem)
+def test_each_command_prints_what_its_transcript_holds(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    swept = "Folder: `swept`" in text
+    renewed = renew(text, tmp_path, request.getfixturevalue("operator_tests") if swept else None)
+    if WRITES:
+        page.write_text(renewed, encoding="utf-8")
+    else:
+        assert renewed == text, "`make said` writes it anew"
+
+
+def test_each_command_has_a_transcript() -> None:
+    assert {*cli.COMMANDS} <= {page.stem for page in SAID.glob("*.md")}
