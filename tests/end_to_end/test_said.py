@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def test_each_command_prints_what_its_transcript_holds(
     if WRITES:
         page.write_text(renewed, encoding="utf-8")
     else:
-        assert renewed == text, "`make said` writes it anew"
+        changes = difflib.unified_diff(text.splitlines(), renewed.splitlines(), page.name, "printed now", lineterm="")
+        assert renewed == text, "\n".join(["`make said` writes it anew:", *changes])
 
 
 def test_each_command_has_a_transcript() -> None:

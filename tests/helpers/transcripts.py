@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ import onnx
 
 import subgraph
 from benchmarks import answers
-from fixtures import ROOT, device, given
+from fixtures import ROOT, compared, device, given, runs
 from subgraph import notebook
 from tests.helpers import text_models
 from tests.helpers.pages import steady
@@ -64,6 +65,10 @@ def fill(name: str, folder: Path) -> None:
             in_process("demo", folder)
         case "faults" | "swept":
             given.demo(folder, SUBCUT)
+        case "runs":
+            for title, build in (runs.RUNS | compared.COMPARED).items():
+                (folder / title).mkdir()
+                (folder / title / "run.json").write_text(json.dumps(build()), encoding="utf-8")
         case "board":
             device.board(folder)
         case _:
