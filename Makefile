@@ -8,8 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like dist check types docs bench recipes gpu known producers errors lock clean help
-.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like said dist check types docs bench recipes gpu known producers lock clean help
+.PHONY: demo picture test test-slow test-all test-versions test-oldest test-newest test-torch test-windows test-macos-like said dist check types docs bench recipes gpu known producers errors lock clean help
 
 $(STAMP): requirements.lock tests/ncnn.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
