@@ -26,7 +26,7 @@ from subgraph.bisection.approximate import evidence_of_findings, evidence_of_nod
 from subgraph.bisection.options import BisectionOptions
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison import ROUNDING_ALONE
-from subgraph.comparison.null_test import is_saturated
+from subgraph.comparison.evidence import is_saturated
 from subgraph.graph.squashing import find_squashed
 from subgraph.search import Finding, FindingKind, Findings, Outcome
 from subgraph.search.state import Steps

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.comparison.criteria import OutputContext
+from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge
-from subgraph.comparison.null_test import explain_mute
 from subgraph.decoding.rounding import error_of_rounding, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow
 from subgraph.documents import to_json

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from subgraph.comparison.criteria import OutputContext, Rule
+from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge, judge_missing, judge_nothing, parse_criterion
 from subgraph.comparison.noise.batch import BatchNoise, batched, of_sample
-from subgraph.comparison.null_test import explain_mute
 from subgraph.comparison.where import compared, limited
 from subgraph.errors import BackendError, InputError, ModelError
 from subgraph.graph.graph import CONSTANT

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from subgraph.comparison.evidence import make_other_inputs
 from subgraph.comparison.noise.noise import RegionNoise
-from subgraph.comparison.null_test import make_other_inputs
 from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError, WorkerDied
 from subgraph.graph import protobuf

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.comparison.null_test import explain_mute, is_saturated, make_other_inputs
+from subgraph.comparison.evidence import explain_mute, is_saturated, make_other_inputs
 from subgraph.types import Array
 
 SHAPES = st.sampled_from([(8,), (1, 16), (2, 3, 4, 5)])
