@@ -20,10 +20,12 @@ from subgraph.commands import resolve
 from subgraph.commands.bisect import seconds
 from subgraph.commands.options import CriterionOptions, InputOptions, ResultOptions, RuntimeOptions
 from subgraph.commands.resolve import Asked
+from subgraph.comparison.where import OutputChoice
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project
 from subgraph.runtime.remote.remote_pool import open_workers
+from subgraph.runtime.run_result import RunResult
 from subgraph.search import Settings
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_names
@@ -31,6 +33,7 @@ from subgraph.storage.store import Store
 from subgraph.text import clean
 from subgraph.trials.doubt import may_be_approximate
 from subgraph.trials.forms import Form
+from subgraph.trials.preflight import require_usable
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -67,9 +70,11 @@ class Disagreement:
 def disagreement(
     settings: Project, model: str, spec: str | None, inputs: Inputs, search: Search, *, trust: bool,
     criterion: str | None = None, reference: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int | None = None,
+    seed: int | None = None, may_be_empty: Sequence[str] = (),
 ) -> Disagreement | None:  # fmt: skip
     """None where the candidate is right: every output of every sample was compared, and none is wrong.
+
+    `may_be_empty`: outputs that count as right even if the inputs tell nothing about them.
 
     `model`, `spec`, `criterion`, `reference`: words as on the command line. `inputs`: a file, a folder of samples,
     several of these, or name → array. What is None comes from `settings`. `trust`: code that these name may run.
@@ -86,13 +91,15 @@ def disagreement(
         )  # fmt: skip
         path, rule = asked.model_path, asked.criterion
         candidate, feeding = asked.named_candidate(spec, path), asked.feeding
-        setup = Setup(candidate, feeding, search.output, rule)
+        choice = OutputChoice(may_be_empty=tuple(may_be_empty))
+        setup = Setup(candidate, feeding, search.output, rule, choice=choice)
         workers = stack.enter_context(open_workers(candidate))
         running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
-        verdict, is_settled = _run_whole(trials)
+        verdict, is_settled, result = _run_whole(trials)
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
         if verdict.status is Status.AGREE and is_settled:
+            require_usable(trials, result)
             unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
             return Disagreement(("unresolved: an output was not compared", seen)) if unread else None
         notes = tuple(resolve.log_random_inputs(feeding))
@@ -117,9 +124,9 @@ def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
     return [f"{name}={file}" for name, file in files.items()]
 
 
-def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
-    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; and whether it
-    needs no look inside.
+def _run_whole(trials: Trials) -> tuple[Verdict, bool, RunResult]:
+    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; whether it needs no
+    look inside; and the result.
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """
@@ -128,7 +135,9 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
         anew = Trials(processes, processes.judge)
         verdict = anew.verdict(anew.model.whole())  # in a process that has loaded nothing before
         is_settled = not may_be_approximate(anew)
-    return anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict, is_settled
+        result = anew.run(anew.model.whole())
+    judged = anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict
+    return judged, is_settled, result
 
 
 def _reason(verdict: Verdict) -> str:

@@ -103,8 +103,9 @@ def subcut_agrees(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`subcut_agrees(model, candidate, inputs)` fails the test where the candidate is not known to be right.
 
     `model`, `candidate`: words as on subcut's command line. `inputs`: a file, a folder of samples, several of these, or
-    name → array. Also by name: `criterion`, `reference`, `shapes` (name → sizes), `seed`. What is left out comes from
-    the project file; else the candidate is onnxruntime, and the inputs are seeded random values.
+    name → array. Also by name: `criterion`, `reference`, `shapes` (name → sizes), `seed`, `may_be_empty` (outputs that
+    are right even if the inputs tell nothing about them). What is left out comes from the project file; else the
+    candidate is onnxruntime, and the inputs are seeded random values.
     """
     from subgraph import project
 
