@@ -86,36 +86,37 @@ RIGHT = {"files": ["a"], "size": 3, "seed": 1, "why": None, "by": {"x": {"on": T
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "place"),
     [
         ({}, ""),
-        ({"files": "a"}, "files: expected a list, not 'a'"),
-        ({"files": ["a", None]}, "files[1]: expected a text, not null"),
-        ({"size": True}, "size: expected a number, not True"),
-        ({"seed": 1.5}, "seed: expected a whole number, not 1.5"),
-        ({"why": {}}, "why: expected a text or null, not an object"),
-        ({"by": {"x": {}}}, "by.x.on: is missing"),
-        ({"by": []}, "by: expected an object, not a list"),
-        ({"seed": 1 << 70}, "seed: the number is out of bounds"),
-        ({"any": [[float("inf")]]}, "any[0][0]: expected a finite number, not inf"),
+        ({"files": "a"}, "files"),
+        ({"files": ["a", None]}, "files[1]"),
+        ({"size": True}, "size"),
+        ({"seed": 1.5}, "seed"),
+        ({"why": {}}, "why"),
+        ({"by": {"x": {}}}, "by.x.on"),
+        ({"by": []}, "by"),
         ({"more": {"deep": float("nan")}}, ""),
-        ({"kind": "second"}, "kind: expected one of first, not 'second'"),
-        ({"kind": "first"}, "rate: is missing"),
+        ({"kind": "second"}, "kind"),
+        ({"kind": "first"}, "rate"),
         ({"found": {"kind": "first", "path": "a"}}, ""),
-        ({"found": {"of": True}}, "found.kind: is missing"),
+        ({"found": {"of": True}}, "found.kind"),
         ({"error": "nan"}, ""),
-        ({"error": "many"}, "error: expected one of nan, inf, -inf, not 'many'"),
+        ({"error": "many"}, "error"),
         ({"pair": [1, "a"]}, ""),
-        ({"pair": [1]}, "pair: expected 2 values, not 1"),
-        ({"totals": {}}, "totals.first: is missing"),
+        ({"pair": [1]}, "pair"),
+        ({"totals": {}}, "totals.first"),
     ],
 )
-def test_a_document_departs_from_its_shape(change: dict[str, object], says: str) -> None:
-    assert problem(RIGHT | change, Edited) == says
+def test_a_departure_from_the_shape_is_found_at_its_place(change: dict[str, object], place: str) -> None:
+    assert problem(RIGHT | change, Edited).partition(": ")[0] == place
     jsonschema = pytest.importorskip("jsonschema")
-    plain = all(isinstance(v, (str, list)) or "out of bounds" not in says for v in change.values())
-    if plain and "finite" not in says:
-        assert jsonschema.Draft202012Validator(schema(Edited)).is_valid(RIGHT | change) == (not says)
+    assert jsonschema.Draft202012Validator(schema(Edited)).is_valid(RIGHT | change) == (not place)
+
+
+@pytest.mark.parametrize(("change", "place"), [({"seed": 1 << 70}, "seed"), ({"any": [[float("inf")]]}, "any[0][0]")])
+def test_a_number_that_json_has_not_is_found_at_its_place(change: dict[str, object], place: str) -> None:
+    assert problem(RIGHT | change, Edited).partition(": ")[0] == place
 
 
 def test_what_was_written_is_read_as_it_was() -> None:
@@ -129,8 +130,8 @@ def test_what_was_written_is_read_as_it_was() -> None:
 @pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000, "1" * 10_000, "Infinity", "[]"])
 def test_a_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text, errors="surrogateescape")
-    with pytest.raises(InputError, match=r"run\.json is damaged") as refused:
+    with pytest.raises(InputError, match=r"run\.json") as refused:
         read_document(tmp_path / "run.json", Edited, "make it anew")
     assert refused.value.hint == "make it anew"
-    with pytest.raises(InputError, match=r"cannot read .*none\.json"):
+    with pytest.raises(InputError, match=r"none\.json"):
         read_document(tmp_path / "none.json", Edited, "")
