@@ -16,11 +16,16 @@ from subgraph import cli
 from tests.helpers.transcripts import renew
 
 SAID = ROOT / "tests" / "said"
+SLOW = {"bisect-candidates"}  # each of its candidates is another process
+PAGES = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
+    for page in sorted(SAID.glob("*.md"))
+]
 WRITES = os.environ.get("SAID") == "write"
 
 
 @pytest.mark.posix("its transcripts have the paths and signals of POSIX")
-@pytest.mark.parametrize("page", sorted(SAID.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES)
 def test_each_command_prints_what_its_transcript_holds(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
