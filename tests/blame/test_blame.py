@@ -223,38 +223,34 @@ def test_a_span_of_releases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    "words",
     [
-        (["--versions-command", "./use.sh {version}"], "which versions?"),
-        (["--versions", "a,b", "--versions-command", "./use.sh"], "it must name {version}"),
-        (["--index-url", "https://me:secret@host/simple"], "say where releases come from"),
+        ["--versions-command", "./use.sh {version}"],
+        ["--versions", "a,b", "--versions-command", "./use.sh"],
+        ["--index-url", "https://me:secret@host/simple"],
     ],
 )
-def test_what_cannot_be_meant_is_an_error(words: list[str], why: str) -> None:
+def test_what_cannot_be_meant_is_an_error(words: list[str]) -> None:
     with pytest.raises(UsageError) as error:
         in_process("blame", "model.onnx", *words)
-    assert why in f"{error.value.what} {error.value.hint}"
     assert "secret" not in error.value.what
 
 
 @pytest.mark.parametrize(
-    ("asked", "backend", "why"),
+    ("asked", "backend"),
     [
-        (ReleasesAsked("foo"), "ort", "'foo' is not a version"),
-        (ReleasesAsked("1.19,1.x"), "ort", "'1.x' is not a version"),
-        (ReleasesAsked(","), "ort", "which versions?"),
-        (ReleasesAsked("1.22..1.20"), "ort", "--versions 1.20..1.22"),
-        (ReleasesAsked(""), "cmd", "the releases of cmd are not known"),
-        (ReleasesAsked("a,b", switch="'./use.sh {version}"), "cmd", "No closing quotation"),
-        (ReleasesAsked(",", switch="./use.sh {version}"), "cmd", "which versions?"),
+        (ReleasesAsked("foo"), "ort"),
+        (ReleasesAsked("1.19,1.x"), "ort"),
+        (ReleasesAsked(","), "ort"),
+        (ReleasesAsked("1.22..1.20"), "ort"),
+        (ReleasesAsked(""), "cmd"),
+        (ReleasesAsked("a,b", switch="'./use.sh {version}"), "cmd"),
+        (ReleasesAsked(",", switch="./use.sh {version}"), "cmd"),
     ],
 )
-def test_releases_that_cannot_be_meant_are_an_error_before_the_search(
-    asked: ReleasesAsked, backend: str, why: str
-) -> None:
-    with pytest.raises(UsageError) as error:
+def test_releases_that_cannot_be_meant_are_an_error_before_the_search(asked: ReleasesAsked, backend: str) -> None:
+    with pytest.raises(UsageError):
         asked.check(backend)
-    assert why in f"{error.value.what} {error.value.hint}"
 
 
 def test_releases_that_can_be_meant() -> None:
