@@ -47,7 +47,6 @@ build/cache/.axe: Makefile
 test-slow: $(STAMP) build/cache/.web build/cache/.axe ## run the slow tests: whole networks, fuzzed files through the command, kills (CI: a fourth per commit, SLOW_TURNS=4)
 	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
 
-.PHONY: said
 said: $(STAMP) ## write the transcripts of tests/said/ anew; then read how they differ
 	SAID=write $(BIN)/python -m pytest -n 2 tests/end_to_end/test_said.py
 
