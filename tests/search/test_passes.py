@@ -6,9 +6,9 @@ Covers `search.order`, `search.state`, `search.predicate`, `search.flaky`, `sear
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import random
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -39,12 +39,11 @@ def result(state: SearchState, part: Search[T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
-def new_state(scenario: Scenario, **more: object) -> SearchState:
-    """The state of a search whose whole is known to mismatch."""
-    n = scenario.n
-    rows = [list(row) for row in scenario.parents]
-    state = SearchState(Candidate(scenario), rows, [1.0] * n, **more)  # type: ignore[arg-type]
-    state.weights = [1.0] * n
+def new_state(scenario: Scenario, max_trials: int | None = None) -> SearchState:
+    """Return the state of a search after the full model has failed with a mismatch."""
+    alike = [1.0] * scenario.n
+    state = SearchState(Candidate(scenario), scenario.parents, lambda: alike, Settings(max_trials=max_trials))
+    state.weights = list(alike)
     state.signature = Signature.MISMATCH
     return state
 
@@ -133,7 +132,7 @@ def test_no_query_is_asked_twice() -> None:
 
 
 def test_a_budget_is_kept() -> None:
-    state = new_state(faulty(chain(9), {3}), settings=Settings(max_trials=1))
+    state = new_state(faulty(chain(9), {3}), max_trials=1)
     result(state, state.region(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
         result(state, state.region(Purpose.HALVE, (2,)))
@@ -181,7 +180,12 @@ def test_outcome_of_an_answer(
     status: Status, signature: Signature | None, culprit: bool | None, target: Signature, expected: RegionOutcome
 ) -> None:
     assert outcome_of(Answer(status, signature, detail=ErrorShare(is_culprit=culprit)), target) is expected
-    assert len(NO_OUTPUT) == 3
+
+
+def test_a_region_without_output_is_unresolved_where_the_model_has_one() -> None:
+    outcomes = {signature: outcome_of(Answer(FAIL, signature), MISMATCH) for signature in Signature}
+    unresolved = {signature for signature, outcome in outcomes.items() if outcome is RegionOutcome.UNRESOLVED}
+    assert unresolved == NO_OUTPUT == {CRASH, REFUSED, Signature.TIMEOUT}
 
 
 # ----------------------------------------------------------------------------------------------------------- chances
@@ -195,18 +199,38 @@ def test_so_many_passes_are_enough_and_one_less_is_not(rate: float, error: float
     assert n == 1 or (1 - rate) ** (n - 1) > error * (1 - 1e-6)
 
 
-def test_wilson() -> None:
-    low, high = flaky.wilson(8, 10)
-    assert low == pytest.approx(0.4902, abs=1e-4) and high == pytest.approx(0.9433, abs=1e-4)
+def test_wilson_interval_of_8_in_10() -> None:
+    assert list(flaky.wilson(8, 10)) == pytest.approx([0.4902, 0.9433], abs=1e-4)
+
+
+def test_wilson_interval_without_runs_is_unbounded() -> None:
     assert flaky.wilson(0, 0) == (0.0, 1.0)
-    assert flaky.reproduces(8, 8, 8, 8) and not flaky.reproduces(0, 8, 8, 8)
-    assert flaky.MIN_RATE <= flaky.careful_rate(0, 8) < flaky.careful_rate(8, 8) < 1
 
 
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(flaky).failed == 0
+@pytest.mark.parametrize(
+    ("failed", "runs", "expected"), [(1, 8, False), (2, 8, True), (8, 8, True), (30, 100, False), (80, 100, True)]
+)
+def test_a_region_reproduces_the_failure_of_a_model_that_always_fails(failed: int, runs: int, expected: bool) -> None:
+    assert flaky.reproduces(failed, runs, runs, runs) is expected
 
 
-def test_queries_are_values() -> None:
-    first, second = (Query(QueryKind.ISOLATED, (1, 2), 1, True) for _ in range(2))
-    assert first == second and hash(first) == hash(second)
+def test_a_region_that_hardly_ever_fails_reproduces_nothing() -> None:
+    assert not flaky.reproduces(1, 8, 2, 8)
+    assert flaky.reproduces(2, 8, 2, 8)
+
+
+def test_a_careful_rate_is_one_deviation_below_the_posterior_mean() -> None:
+    assert flaky.careful_rate(8, 8) == pytest.approx(0.9 - (0.9 * 0.1 / 11) ** 0.5)
+    assert flaky.careful_rate(0, 8) == flaky.MIN_RATE
+
+
+def test_a_failure_in_each_run_needs_one_pass() -> None:
+    assert (flaky.passes_needed(0.5, 0.01), flaky.passes_needed(0.9, 0.01), flaky.passes_needed(1.0)) == (7, 2, 1)
+
+
+def test_a_query_in_a_fresh_process_has_the_same_answer() -> None:
+    """The memo of a search returns the answer; another repetition is another query."""
+    query = Query(QueryKind.ISOLATED, (1, 2), 1)
+    memo = {query: Answer(FAIL)}
+    assert replace(query, fresh=True) in memo
+    assert not {replace(query, repetition=2), replace(query, explain=True), replace(query, items=(1,))} & memo.keys()
