@@ -12,9 +12,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,8 @@ from subgraph.results import problem
 from subgraph.runtime.reference import Reference
 from tests.bisection.test_bisection import NAMES, QUICK, line
 from tests.helpers import fake_candidate
-from tests.helpers.run_command import SUBCUT, Done, environment, subcut, tree
+from tests.helpers.killed_command import kill_before_rename
+from tests.helpers.run_command import Done, subcut, tree
 
 HOME = Path("subcut_out", "manual-device")
 TODO = HOME / "todo"
@@ -779,30 +777,19 @@ def test_what_a_user_sees(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Manual) -> None:
-    """Each command is killed again and again, every time a little later, until it ends."""
-    words = [str(SUBCUT), "manual", "take", "-q"]
+def test_killed_before_each_rename_the_same_command_goes_on(here: Path, manual: Manual) -> None:
+    """Each `take` is killed before its first rename, then before its second one, until it ends."""
     manual(*START)
-    kills, moment = 0, 0.02
-    for k in range(200):
-        open_ = json.loads((HOME / "state.json").read_text())["open"]
-        if (Path("subcut_out") / "bisect-device").exists() or (k and not open_):
-            break
+    killed_before, number = [], 1
+    while not (here / "subcut_out" / "bisect-device").exists():
         for place in TODO.glob("[0-9]*"):
             if not any((place / FROM_DEVICE).iterdir()):
                 board(place, nodes="n7")
-        run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(moment)
-        moment *= 1.6
-        if run.poll() is None:
-            os.kill(run.pid, signal.SIGKILL)
-            kills += 1
-        else:
-            moment = 0.02
-        run.wait()
-        time.sleep(0.01)
-    assert kills >= 3
+        target = kill_before_rename(number, "manual", "take", cwd=here)
+        number = number + 1 if target else 1
+        killed_before += [target.relative_to(here / HOME)] if target and here / HOME in target.parents else []
+    moments = {path.parts[0] for path in killed_before}
+    assert {"answers", "state.json", "todo"} <= moments, killed_before
     final = manual("next").document
     assert final["ended"] and named(final["result"]) == [["n7"]]
     assert final["answers"] == final["trips"] == 4
