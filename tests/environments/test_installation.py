@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,11 @@ from fixtures.toy_releases import wheel
 from subgraph.environments.installation import Installation, make
 from subgraph.errors import BackendError
 from subgraph.storage.cache import cache_folder
+from tests.helpers.run_command import SOON
 
 UV = f"""#!{sys.executable}
 # In the place of uv: an environment is a link to this Python; each call is written down.
-import os, sys, time
+import os, sys
 from pathlib import Path
 words = sys.argv[1:]
 with open(os.environ["UV_LOG"], "a") as log:
@@ -31,7 +35,10 @@ elif "full==1" in words:
     sys.exit("OSError: [Errno 28] No space left on device")
 else:
     print("Downloading numpy (16.4MiB)\\nDownloading tiny (5.1KiB)\\nResolved 2 packages", file=sys.stderr, flush=True)
-    time.sleep(float(os.environ.get("UV_TAKES", "0")))
+    if gate := os.environ.get("UV_GATE"):
+        go = os.open(gate + "/go", os.O_RDWR)
+        open(gate + "/reached", "w").close()
+        os.read(go, 1)
 """
 
 
@@ -45,6 +52,37 @@ def uv_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UV_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "log"
+
+
+class Gate:
+    """Named pipes at which the stand-in for uv waits in the middle of an installation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reached = folder / "reached"
+        self.go = folder / "go"
+        folder.mkdir()
+        os.mkfifo(self.reached)
+        os.mkfifo(self.go)
+
+    def wait(self) -> None:
+        """Return when an installation has reached the gate."""
+        self.reached.read_bytes()
+
+    def open(self) -> None:
+        """Let the installation go on, if its process is still there."""
+        with suppress(OSError):  # it has no reader
+            go = os.open(self.go, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(go, b".")
+            os.close(go)
+
+
+@pytest.fixture
+def gate(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The gate of all installations of a test; it is open when the test ends."""
+    monkeypatch.setenv("UV_GATE", str(uv_log.parent / "gate"))
+    gate = Gate(uv_log.parent / "gate")
+    yield gate
+    gate.open()
 
 
 def left_behind() -> list[str]:
@@ -75,12 +113,26 @@ def test_it_is_made_once(uv_log: Path) -> None:
     )
 
 
-def test_two_that_want_the_same_make_it_once(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_TAKES", "0.5")
-    wanted = Installation(("a==1",))
-    threads = [threading.Thread(target=make, args=(wanted,)) for _ in range(3)]
-    for thread in threads:
+@pytest.mark.posix("its stand-in for uv waits at a named pipe")
+def test_two_that_want_the_same_make_it_once(uv_log: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """The other two wait while the first one is in the middle of it."""
+    caplog.set_level("INFO", "subcut")
+    waiting = threading.Semaphore(0)
+
+    def count(record: logging.LogRecord) -> bool:
+        if "waiting" in record.msg:
+            waiting.release()
+        return True
+
+    caplog.handler.addFilter(count)
+    threads = [threading.Thread(target=make, args=(Installation(("a==1",)),), daemon=True) for _ in range(3)]
+    threads[0].start()
+    gate.wait()
+    for thread in threads[1:]:
         thread.start()
+        assert waiting.acquire(timeout=SOON)
+    caplog.handler.removeFilter(count)
+    gate.open()
     for thread in threads:
         thread.join()
     assert len(uv_log.read_text().splitlines()) == 2
@@ -107,19 +159,18 @@ def test_what_fails_shows_no_login(uv_log: Path) -> None:
     assert "p4ss" not in str(error.value)
 
 
-def test_a_killed_installation_is_made_again(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_TAKES", "600")
+@pytest.mark.posix("its stand-in for uv waits at a named pipe")
+def test_a_killed_installation_is_made_again(uv_log: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from subgraph.environments.installation import Installation, make; make(Installation(('a==1',)))"
     killed = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    while not uv_log.exists() or "install" not in uv_log.read_text():
-        time.sleep(0.02)
+    gate.wait()
     killed.kill()
     killed.wait()
-    monkeypatch.setenv("UV_TAKES", "0")
+    gate.open()
+    monkeypatch.delenv("UV_GATE")
     assert not Installation(("a==1",)).is_ready
     make(Installation(("a==1",)))
     assert left_behind() == [Installation(("a==1",)).folder.name]
-    subprocess.run(["/usr/bin/pkill", "-f", str(uv_log.parent / "bin" / "uv")], check=False)
 
 
 @pytest.mark.slow
