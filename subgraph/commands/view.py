@@ -91,7 +91,7 @@ def view(
     found = _run_document(model)
     asked = Asked(
         settings,
-        _model_of(found, clean(str(model))) if found else model,
+        find_model(found, clean(str(model))) if found else model,
         weights,
         inputs,
         result=options.ResultOptions(output, trust=runs.trust),
@@ -99,7 +99,7 @@ def view(
     path = asked.model_path
     words = str(path if found or model is None else model)
     typed = view_options(settings, runs, inputs, output, weights)
-    typed = replace(typed, known=partial(_known, asked, list(typed.candidates)))
+    typed = replace(typed, known=partial(find_known, asked, list(typed.candidates)))
 
     def open_session() -> ViewSession:
         opened = open_model(path)
@@ -113,13 +113,13 @@ def view(
 
     with ViewServer(open_session, port or 0) as server:
         log.info("%s   (Ctrl-C ends it)", server.url)
-        with contextlib.nullcontext() if no_browser else _opened_page(server.url):
+        with contextlib.nullcontext() if no_browser else open_page(server.url):
             _serve(server)
     return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
 
 
 @contextlib.contextmanager
-def _opened_page(url: str) -> Iterator[None]:
+def open_page(url: str) -> Iterator[None]:
     """Open an address in the browser by a file that only this user can read, which is removed after the block.
 
     Each user of the machine can read the browser's command line, and the address holds the key.
@@ -135,7 +135,7 @@ def _opened_page(url: str) -> Iterator[None]:
         yield
 
 
-def _known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
+def find_known(asked: Asked, specs: Sequence[str], graph: Graph) -> dict[int, list[str]]:
     """What the candidates are known to compute wrongly in nodes like those of a graph, by node."""
     found: dict[int, list[str]] = {}
     for spec in specs:
@@ -194,7 +194,7 @@ def _plan_document(folder: Path) -> dict[str, Any]:
     }
 
 
-def _model_of(found: Mapping[str, Any], folder: str) -> str:
+def find_model(found: Mapping[str, Any], folder: str) -> str:
     """The model here that the bisection or plan is of, known by its structure: the file of that name before others.
 
     Raises:

@@ -97,7 +97,7 @@ class ViewSession:
         self.whole = parts(graph)
         self.parts = list(self.whole.all())
         self.drawer = Drawer(network(graph), inner_networks(self.whole), small_constants(graph))
-        self.runs = Runs(self._links)
+        self.runs = Runs(self.find_links)
         self._lock = threading.Lock()
         self._values: dict[int, tuple[Path, bool, int]] = {}  # run → its folder, does the reference stand alone, node
         self._recorded: dict[tuple[str, ...], Path] = {}  # a recording and what was fed → all its values, once stored
@@ -488,7 +488,7 @@ class ViewSession:
                 if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
                     archive.write(path, (Path(folder.name) / path.relative_to(folder)).as_posix())
 
-    def _links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    def find_links(self, document: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them, and its first lines; of a result that may belong to
         another model than this one only that it is `stale`. `words`: of the run.
 
@@ -496,7 +496,7 @@ class ViewSession:
         are the same of each, as `comparisons`.
         """
         if of_each := document.get("comparisons"):
-            links = [self._links(one, words) for one in of_each]
+            links = [self.find_links(one, words) for one in of_each]
             return {"comparisons": links, "stale": any("stale" in one for one in links)}
         structure = (document.get("model") or {}).get("structure_sha256")
         at = next((w.partition("=")[2] for w in words if re.match(r"--(start|end|at)=(?!#\d+$)", w)), "")

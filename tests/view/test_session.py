@@ -7,6 +7,7 @@ import json
 import re
 import stat
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from fixtures import bodies
 from subgraph import view
 from subgraph.commands.options import InputOptions
 from subgraph.commands.resolve import Asked
-from subgraph.commands.view import RunOptions, _known, _model_of, _opened_page, view_options
+from subgraph.commands.view import RunOptions, find_known, find_model, open_page, view_options
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import load
@@ -45,6 +46,18 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
     monkeypatch.chdir(tmp_path)
     options = ViewOptions({"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out"))
     return ViewSession(open_model(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
+
+
+def record_runs(session: ViewSession) -> list[list[str]]:
+    """Record the words of the runs of a session, which are numbered and not started, in the list that is returned."""
+    started: list[list[str]] = []
+
+    def start(kind: str, words: Sequence[str]) -> int:
+        started.append(list(words))
+        return len(started)
+
+    vars(session.runs)["start"] = start
+    return started
 
 
 def test_the_page_knows_what_a_step_asks() -> None:
@@ -102,7 +115,7 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
     monkeypatch.chdir(tmp_path)
     onnx.save(text_models.model(PADDED), "m.onnx")
     asked, specs = Asked(model="m.onnx"), ["ort==1.31.1", "ort==1.32.0", "nothing such"]
-    options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(_known, asked, specs))
+    options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     said = [session.node(i)["known"] for i in range(3)]
     assert said[0] == said[1] == [] and len(said[2]) == 1, said
@@ -118,73 +131,105 @@ def test_a_node_is_described_where_the_projects_candidate_cannot_be_read(
     asked = Asked(model="m.onnx")
     typed = view_options(asked.settings, RunOptions(), InputOptions(), None, None)
     assert [*typed.candidates] == ["nothing such"]
-    options = replace(typed, known=partial(_known, asked, [*typed.candidates]))
+    options = replace(typed, known=partial(find_known, asked, [*typed.candidates]))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     assert [(session.node(i)["op"], session.node(i)["known"]) for i in (1, 2)] == [("Pad", []), ("MaxPool", [])]
 
 
-def test_nodes_inside_are_numbered_described_and_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LOOP = bodies.planted(4, ("Loop", "If"))
+PREFIX = "/".join([*LOOP.path, ""])
+INNER = PREFIX + LOOP.node  # a node in the branch of an If in the body of a Loop
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewSession]:
+    """A model with bodies, a candidate and a recording."""
     monkeypatch.chdir(tmp_path)
-    planted = bodies.planted(4, ("Loop", "If"))
-    onnx.save(planted.model, "m.onnx")
-    opened = ViewSession(open_model(Path("m.onnx")), "m.onnx", ViewOptions({}, (), (), (), (), Path("out")))
-    about, name = opened.about(), "/".join([*planted.path, planted.node])
-    number = about["labels"].index(name)
-    node = opened.node(number)
-    assert (node["label"], node["op"]) == (name, about["ops"][number])
-    assert [*planted.path[0].split("/"), "body"][1] in about["bodies"][about["labels"].index("loop4")]
-    region = opened.region(name, name)
-    assert region["nodes"] == [number] and region["outputs"] == about["makes"][number]
-    outer = opened.region("loop4", "loop4")
-    assert number in outer["inside"] and outer["nodes"] == [about["labels"].index("loop4")]
-    with pytest.raises(UsageError, match="a piece lies in one graph"):
-        opened.region("loop4", name)
-    found = {"nodes": [name.replace("body", "body@2")], "indices": [2], "case": None, "inside": None}
-    inside = {"findings": [found], "body": planted.path[0], "report": None}
-    monkeypatch.setattr("subgraph.view.session.first_lines", lambda document: {})
-    links = opened._links({"findings": [{"case": None, "inside": inside}]}, ())
-    assert links["inside"] == [[[number]]]
-    with mock.patch.object(opened.runs, "start", return_value=1) as started:
-        opened.run({"kind": "values", "node": number})
-    assert f"--at={name}" in started.call_args.args[1]
-    of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
-    assert opened._links(of_body, ()) == {"stale": True}
-    assert "stale" not in opened._links(of_body, started.call_args.args[1])
+    onnx.save(LOOP.model, "m.onnx")
+    options = ViewOptions({"ort": []}, (), (), (), ("dumps",), Path("out"))
+    opened = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
+    yield opened
     opened.close()
+
+
+def test_a_node_of_a_body_is_described_by_its_number(loop: ViewSession) -> None:
+    about = loop.about()
+    number = about["labels"].index(INNER)
+    node = loop.node(number)
+    assert (node["label"], node["op"]) == (INNER, about["ops"][number])
+
+
+def test_a_node_with_bodies_names_them(loop: ViewSession) -> None:
+    about = loop.about()
+    assert LOOP.path[0].split("/")[1] in about["bodies"][about["labels"].index("loop4")]
+
+
+def test_a_node_of_a_body_is_a_region(loop: ViewSession) -> None:
+    about = loop.about()
+    region = loop.region(INNER, INNER)
+    assert region["nodes"] == [about["labels"].index(INNER)]
+    assert region["outputs"] == about["makes"][region["nodes"][0]]
+
+
+def test_a_region_has_the_nodes_of_the_bodies_of_its_nodes(loop: ViewSession) -> None:
+    labels = loop.about()["labels"]
+    region = loop.region("loop4", "loop4")
+    assert region["nodes"] == [labels.index("loop4")]
+    assert labels.index(INNER) in region["inside"]
+
+
+def test_a_region_is_in_one_graph(loop: ViewSession) -> None:
+    with pytest.raises(UsageError) as error:
+        loop.region("loop4", INNER)
+    assert error.value.code == "region.two-graphs"
+
+
+def test_a_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> None:
+    found = {"nodes": [INNER.replace("body", "body@2")], "indices": [2], "case": None, "inside": None}
+    inside = {"findings": [found], "body": LOOP.path[0], "report": None}
+    links = loop.find_links({"findings": [{"case": None, "inside": inside}]}, ())
+    assert links["inside"] == [[[loop.about()["labels"].index(INNER)]]]
+
+
+def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
+    """The document of that run has the structure of the body, which is not another model's."""
+    started = record_runs(loop)
+    loop.run({"kind": "values", "node": loop.about()["labels"].index(INNER)})
+    assert f"--at={INNER}" in started[0]
+    of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
+    assert loop.find_links(of_body, ()) == {"stale": True}
+    assert "stale" not in loop.find_links(of_body, started[0])
 
 
 def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
     tried = [{"kept": k, "accepted": k > 0, "score": 10.0 * k, "why": ""} for k in (0, 1)]
     plan = {"schema": "subcut.plan/1", "says": "right with 1 of 3", "kept": [{"nodes": [NAMES[1]]}], "tried": tried}
-    links = session._links(plan, ())
+    links = session.find_links(plan, ())
     assert links["kept"] == [1] and links["said"]["headline"] == plan["says"] and "<svg" in links["curve"]
-    assert session._links({"findings": []}, ())["curve"] == ""
+    assert session.find_links({"findings": []}, ())["curve"] == ""
 
 
-def test_compare_is_of_what_lies_between_start_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    planted = bodies.planted(4, ("Loop", "If"))
-    onnx.save(planted.model, "m.onnx")
-    options = ViewOptions({"ort": []}, (), (), (), ("dumps",), Path("out"))
-    opened = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
-    prefix, asked = "/".join([*planted.path, ""]), {"kind": "compare", "candidate": "ort"}
-    with mock.patch.object(opened.runs, "start", return_value=1) as started:
-        opened.run(asked | {"end": prefix + planted.node})
-        inside = list(started.call_args.args[1])
-        for more, ends in (
-            ({"end": "loop4"}, ["--end=loop4"]),
-            ({}, []),
-            ({"end": prefix + planted.node, "recording": "dumps"}, []),  # which holds nothing of bodies
-        ):
-            opened.run(asked | more)
-            words = started.call_args.args[1]
-            assert [word for word in words if word.startswith(("--start", "--end"))] == ends, more
-            assert "--in-place" not in words
-    assert f"--end={prefix}{planted.node}" in inside
-    monkeypatch.setattr("subgraph.view.session.first_lines", lambda document: {})
-    assert opened._links({"model": {"structure_sha256": "of the body"}}, inside)["prefix"] == prefix
-    assert opened._links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
-    opened.close()
+@pytest.mark.parametrize(
+    ("chosen", "ends"),
+    [
+        ({"end": INNER}, [f"--end={INNER}"]),
+        ({"end": "loop4"}, ["--end=loop4"]),
+        ({}, []),
+        ({"end": INNER, "recording": "dumps"}, []),  # which holds nothing of bodies
+    ],
+)
+def test_compare_is_of_what_lies_between_start_and_end(
+    loop: ViewSession, chosen: dict[str, str], ends: list[str]
+) -> None:
+    started = record_runs(loop)
+    loop.run({"kind": "compare", "candidate": "ort", **chosen})
+    assert [word for word in started[0] if word.startswith(("--start", "--end", "--in-place"))] == ends
+
+
+def test_tensors_of_a_run_in_a_body_have_its_prefix(loop: ViewSession) -> None:
+    of_body = {"model": {"structure_sha256": "of the body"}}
+    assert loop.find_links(of_body, ("compare", "m.onnx", f"--end={INNER}"))["prefix"] == PREFIX
+    assert loop.find_links({}, ("compare", "m.onnx", "--at=#3"))["prefix"] == ""
 
 
 def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_each_is(
@@ -193,22 +238,22 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
     monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
     candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
     vars(session)["options"] = replace(session.options, candidates=candidates, beside=("a.py", "b.py"))
-    with mock.patch.object(session.runs, "start", return_value=1) as started:
+    started = record_runs(session)
 
-        def words(**asked: object) -> list[str]:
-            session.run({"kind": "compare", "candidate": "b.py", **asked})
-            return [w for w in started.call_args.args[1] if re.match("--(cand|in-place|start)", w)]
+    def words(**asked: object) -> list[str]:
+        session.run({"kind": "compare", "candidate": "b.py", **asked})
+        return [w for w in started[-1] if re.match("--(cand|in-place|start)", w)]
 
-        assert words() == ["--candidate=a.py", "--candidate=b.py", "--in-place"]
-        assert words(candidate="other") == ["--candidate=other", "--in-place"]
-        assert words(candidate="other", start=NAMES[9]) == ["--candidate=other", f"--start={NAMES[9]}"]
-        assert words(kind="bisect") == ["--candidate=b.py"]
-        assert words(kind="values", node=1) == ["--candidate=a.py", "--candidate=b.py"]
-    folder = session._values[1][0]
+    assert words() == ["--candidate=a.py", "--candidate=b.py", "--in-place"]
+    assert words(candidate="other") == ["--candidate=other", "--in-place"]
+    assert words(candidate="other", start=NAMES[9]) == ["--candidate=other", f"--start={NAMES[9]}"]
+    assert words(kind="bisect") == ["--candidate=b.py"]
+    assert words(kind="values", node=1) == ["--candidate=a.py", "--candidate=b.py"]
+    folder = Path(started[-1][-1].removeprefix("--save="))
     for k, name in enumerate(("a.py", "b.py")):
         save_values([ValuePair("t1", "", name, np.zeros(3), np.full(3, k))], folder / f"{k}-{name}")
-    assert [pair["source"] for pair in session.tensor({"run": 1, "pair": 1})["pairs"]] == ["a.py", "b.py"]
-    links = session._links({"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ())
+    assert [pair["source"] for pair in session.tensor({"run": len(started), "pair": 1})["pairs"]] == ["a.py", "b.py"]
+    links = session.find_links({"comparisons": [{"report": ""}, {"model": {"structure_sha256": "other"}}]}, ())
     assert links["stale"] and links["comparisons"][0]["folders"] == []
     session.close()
 
@@ -238,18 +283,20 @@ def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession
     assert (Path("out") / DROPPED / stored).read_bytes() == raw and "/" not in stored
     odd = session.drop('a"\u202e$(x) --trust.npy', io.BytesIO(raw), len(raw))["file"]
     assert re.fullmatch(r"[0-9a-f]{8}-[\w.@+-]+\.npy", odd, re.ASCII)
-    session.runs.start = lambda kind, words: words  # type: ignore[assignment,method-assign,return-value]
-    words = session.run({"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]})["run"]
+    started = record_runs(session)
+    session.run({"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]})
+    words = started[0]
     assert words[:3] == ["bisect", "m.onnx", "--criterion=noise"]
     assert words[3:5] == ["--trust", f"--input=in={Path('out').resolve() / DROPPED / stored}"]
-    assert "--input=typed.npy" in session.run({"kind": "compare", "candidate": "ort"})["run"]
+    session.run({"kind": "compare", "candidate": "ort"})
+    assert "--input=typed.npy" in started[1]
 
 
 def test_a_file_of_another_kind_or_cut_short_is_refused(session: ViewSession) -> None:
-    with pytest.raises(InputError, match=r"takes \.npy"):
-        session.drop("x.pkl", io.BytesIO(b"12"), 2)
-    with pytest.raises(InputError, match="1 bytes too soon"):
-        session.drop("x.npy", io.BytesIO(b"12"), 3)
+    for name, size, code in (("x.pkl", 2, "input.unknown-kind"), ("x.npy", 3, "view.upload-cut-short")):
+        with pytest.raises(InputError) as error:
+            session.drop(name, io.BytesIO(b"12"), size)
+        assert error.value.code == code
     assert not list((Path("out") / DROPPED).iterdir())
 
 
@@ -315,12 +362,15 @@ def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subgraph.view.session.MAX_KEPT", 2)
-    numbers = iter(range(1, 9))
-    monkeypatch.setattr(session.runs, "start", lambda kind, words: next(numbers))
+    record_runs(session)
     for node in range(4):
         session.run({"kind": "values", "node": node})
     (kept,) = (p for p in Path("out").iterdir() if p.name.startswith(".view_values"))
-    assert len(list(kept.iterdir())) == 2 and sorted(session._values) == [3, 4]
+    assert len(list(kept.iterdir())) == 2
+    assert [session.tensor({"run": run}) for run in (3, 4)] == [{"pairs": []}] * 2
+    with pytest.raises(UsageError) as error:
+        session.tensor({"run": 2})
+    assert error.value.code == "view.unknown-values"
     session.close()
     assert not Path("out").exists()
 
@@ -372,10 +422,10 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkey
         onnx.save(text_models.model(f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}"), name)
     Path("damaged.onnx").write_bytes(b"no model")
     structure = load(Path("b.onnx")).skeleton.structure
-    assert _model_of({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
-    assert _model_of({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx", "renamed"
+    assert find_model({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"
+    assert find_model({"model": {"file": "a.onnx", "structure_sha256": structure}}, "run") == "b.onnx", "renamed"
     with pytest.raises(UsageError, match=r"no model here is the one of run: c\.onnx"):
-        _model_of({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
+        find_model({"model": {"file": "c.onnx", "structure_sha256": "0"}}, "run")
 
 
 def test_types_are_inferred_once_however_many_nodes_are_looked_at(
@@ -389,17 +439,9 @@ def test_types_are_inferred_once_however_many_nodes_are_looked_at(
     assert infer.call_count == 1
 
 
-def test_a_recording_is_stored_by_one_run_and_shown_without_another(
-    session: ViewSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_is_stored_by_one_run_and_shown_without_another(session: ViewSession) -> None:
     vars(session)["options"] = replace(session.options, recordings=("dump",))
-    started: list[list[str]] = []
-
-    def start(kind: str, words: list[str]) -> int:
-        started.append(words)
-        return len(started)
-
-    monkeypatch.setattr(session.runs, "start", start)
+    started = record_runs(session)
     chosen = {"recording": "dump", "pair": 0}
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
     session.run({"kind": "values", "node": 3, **chosen})
@@ -426,7 +468,7 @@ def test_the_key_of_the_page_is_in_a_private_file_and_in_no_command_line(
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with _opened_page("http://127.0.0.1:9/#s3cret"):
+    with open_page("http://127.0.0.1:9/#s3cret"):
         page = Path(url2pathname(urlsplit(opened[0]).path))
         assert "s3cret" not in opened[0]
         assert page.parent.parent == tmp_path
@@ -440,5 +482,5 @@ def test_a_runtime_folder_that_cannot_be_used_is_passed_over(tmp_path: Path, mon
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
-    with _opened_page("http://127.0.0.1:9/#key"):
+    with open_page("http://127.0.0.1:9/#key"):
         assert Path(url2pathname(urlsplit(opened[0]).path)).is_file()
