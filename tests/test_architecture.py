@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -165,6 +166,14 @@ def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
     for node in nodes(module):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             assert not is_private(node.attr), f"{module}:{node.lineno} reads {node.value.id}.{node.attr}"
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several tests use is in tests/helpers."""
+    tests = [*Path(__file__).parent.rglob("*.py")]
+    imported = re.compile(r"^ *(?:from|import) (tests\.(?!helpers\b)\S+)", re.MULTILINE)
+    found = {path.name: imported.findall(path.read_text(encoding="utf-8")) for path in tests}
+    assert not {name: modules for name, modules in found.items() if modules}
 
 
 def is_private(name: str) -> bool:

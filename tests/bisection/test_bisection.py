@@ -18,32 +18,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from fixtures import ROOT
 from subgraph import plugins
 from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.chain_models import NAMES, line
 from tests.helpers.run_command import PATIENCE, Done, subcut
 from tests.helpers.versions import with_padfusion_bug
 
 CASES = ROOT / "fixtures" / "cases"
 QUICK = ("--rtol", "1e-3")
 WRONG = "found = {k: v + ('n13' in names) for k, v in found.items()}"
-NAMES = [f"n{i}" for i in range(24)]
-
-
-def line(path: Path, names: list[str]) -> None:
-    """A chain of these nodes, alternately x · 1.1 and x + 0.1."""
-    tensors = ["in", *(f"t{i}" for i in range(len(names) - 1)), "out"]
-    nodes = [
-        helper.make_node(("Mul", "Add")[i % 2], [tensors[i], ("c1", "c0")[i % 2]], [tensors[i + 1]], name=name)
-        for i, name in enumerate(names)
-    ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in ("in", "out")]
-    weights = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("c1", 1.1), ("c0", 0.1))]
-    graph = helper.make_graph(nodes, "line", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
 @pytest.fixture

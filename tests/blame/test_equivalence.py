@@ -12,18 +12,11 @@ import pytest
 from subgraph.blame.equivalence import DIFFERENT, IDENTICAL, NOISE, NOT_RUN, OriginalRegion
 from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, save, type_of
 from tests.helpers import text_models
+from tests.helpers.captured_region import fed
 
 SUM = "g (float[4,300] x) => (float[4] y) {{ {} }}"
 REGION = text_models.model(SUM.format("y = ReduceMean<axes=[1], keepdims=0>(x)"))
-
-
-def fed(folder: Path, **values: object) -> dict[str, Record]:
-    """Records of input values."""
-    folder.mkdir(exist_ok=True)
-    arrays = {name: np.asarray(value) for name, value in values.items()}
-    return {n: save(n, a, type_of(a), folder, n).within(str(folder.resolve())) for n, a in arrays.items()}
 
 
 @pytest.fixture

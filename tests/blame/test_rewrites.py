@@ -32,8 +32,8 @@ from subgraph.runtime.run_result import Job, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
 from subgraph.storage.folders import numbered_folder
-from tests.blame.test_equivalence import fed
 from tests.helpers import text_models
+from tests.helpers.captured_region import fed
 from tests.helpers.versions import with_padfusion_bug
 
 NAMES = plugins.names("rewrites")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from subgraph.drawing.network import Network
 from subgraph.drawing.pair import matched, pieces
-from tests.drawing.test_layout import networks
+from tests.helpers.random_networks import networks
 
 PLAIN = Network(
     ["conv", "bn", "relu", "pool", "fc"],

@@ -12,7 +12,7 @@ from subgraph.drawing.network import Network
 from subgraph.drawing.pair import matched
 from subgraph.drawing.same_height import same_height
 from subgraph.drawing.svg import FRAMES
-from tests.drawing.test_layout import networks
+from tests.helpers.random_networks import networks
 
 
 def chain(*ops: str) -> Network:

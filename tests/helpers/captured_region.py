@@ -17,7 +17,7 @@ from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.precision import Precision
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import load, save, type_of
+from subgraph.storage.tensors import Record, load, save, type_of
 from tests.helpers import text_models
 
 Array = np.ndarray[Any, Any]
@@ -91,3 +91,10 @@ def normal(*shape: int, seed: int = 0) -> Array:
 def largest_deviation(runs: Sequence[Array], reference: Array) -> float:
     """The largest |perturbed − reference| of any run."""
     return max(float(np.abs(values.astype(np.float64) - reference.astype(np.float64)).max()) for values in runs)
+
+
+def fed(folder: Path, **values: object) -> dict[str, Record]:
+    """Records of input values."""
+    folder.mkdir(exist_ok=True)
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    return {n: save(n, a, type_of(a), folder, n).within(str(folder.resolve())) for n, a in arrays.items()}

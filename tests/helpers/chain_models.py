@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+NAMES = [f"n{i}" for i in range(24)]
+
 
 def line(path: Path, names: Sequence[str], tensors: Sequence[str] | None = None, width: int = 3) -> None:
     """Named nodes in a row on (1, width), alternately x · 1.1 and x + 0.1; `tensors`: outputs of all but the last."""

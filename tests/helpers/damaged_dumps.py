@@ -32,7 +32,7 @@ import numpy as np
 from subgraph.errors import SubcutError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpHints, TensorSpec, WrittenNames
-from tests.recordings.test_dumps import FORMATS, MADE, ONE
+from tests.helpers.made_dumps import FORMATS, MADE, ONE
 
 ENTRIES = 12  # of a recording that are read; damage makes no more of them
 SECONDS = 20  # of CPU time for one folder; those seen take a tenth of one

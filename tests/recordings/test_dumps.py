@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from fixtures import ROOT, producers
-from fixtures.other_hand import write_tidl
+from fixtures import ROOT
 from subgraph import plugins
 from subgraph.errors import InputError, SubcutError, UnknownName
 from subgraph.graph import graph
@@ -50,13 +48,12 @@ from subgraph.recordings.dumps import (
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
 from tests.helpers.examples import ALL, examples
+from tests.helpers.made_dumps import DUMPFILE, FORMATS, MADE, ONE, OURS, copied, ieb
 
 Array = npt.NDArray[Any]
 
 HERE = ROOT
-OURS = HERE / "fixtures/dumps"
 SAMPLES = HERE / "../shared/samples"  # with files of others, which are never copied into the project
-FORMATS = plugins.names("dumps")
 WRITERS = [f for f in FORMATS if hasattr(plugins.load("dumps", f), "write")]
 NAMES = st.sampled_from(["x", "conv1", "/blk/Add_output_0", "Identity:0", "a.b", "relu-1-in-0-x", "Σ/x"])
 FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -111,123 +108,10 @@ def dump(head: dict[str, Any], data: bytes, length: int | None = None) -> bytes:
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
-def ieb(array: Array, number: int, size: int | None = None) -> bytes:
-    """An OpenVINO blob."""
-    dims = [*array.shape, *[0] * (7 - array.ndim)]
-    size = array.nbytes if size is None else size
-    return (
-        struct.pack("<4sHBB7IB3B4Q", b"IEB0", 256, number, array.ndim, *dims, 255, 0, 0, 0, 72, size, 0, 0)
-        + array.tobytes()
-    )
-
-
 def b64(array: Array) -> str:
     file = BytesIO()
     np.save(file, array)
     return base64.b64encode(file.getvalue()).decode()
-
-
-ONE = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
-DUMPFILE = "Conv2D.conv1.3.0.1585884515795667"
-
-
-def _ascend_folder(folder: Path) -> None:
-    shutil.copytree(OURS / "ascend", folder, dirs_exist_ok=True)
-
-
-def _converted(folder: Path) -> None:
-    np.save(folder / f"{DUMPFILE}.output.0.npy", ONE)
-    ONE.astype(np.float16).tofile(folder / f"{DUMPFILE}.input.0.1_2_3_4.float16.NCHW.bin")
-
-
-def _horizon(folder: Path) -> None:
-    ONE.tofile(folder / "model_infer_output_0_prob.bin")
-    (folder / "layer-1-Dequantize-fc-output-0-fc_out.txt").write_text("0.5\n1.5\n")
-
-
-def _openvino(folder: Path) -> None:
-    (folder / "#3_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 4))
-
-
-def _onnx_pb(folder: Path) -> None:
-    (folder / "input_0.pb").write_bytes(onnx.numpy_helper.from_array(ONE, "x").SerializeToString())
-
-
-def _qnn(folder: Path) -> None:
-    (folder / "Result_0").mkdir()
-    ONE.tofile(folder / "Result_0/conv1.raw")
-
-
-def _raw(folder: Path) -> None:
-    ONE.tofile(folder / "x.bin")
-    (folder / "manifest.json").write_text(
-        json.dumps({"tensors": [{"name": "x", "file": "x.bin", "dtype": "float32", "shape": [1, 2, 3, 4]}]})
-    )
-
-
-def copied(kind: str) -> Callable[[Path], Any]:
-    return lambda folder: shutil.copytree(OURS / kind, folder, dirs_exist_ok=True)
-
-
-def _safetensors(folder: Path) -> None:
-    header = json.dumps({"x": {"dtype": "F32", "shape": ONE.shape, "data_offsets": [0, ONE.nbytes]}}).encode()
-    (folder / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + ONE.tobytes())
-
-
-def _torch(folder: Path) -> None:
-    """A tensor as torch.save writes it."""
-    opcodes = (
-        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
-        b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x18tQK\x00(K\x01K\x02K\x03K\x04t(K\x18K\x0cK\x04K\x01t"
-        b"\x89ccollections\nOrderedDict\n)RtR."
-    )
-    with zipfile.ZipFile(folder / "x.pt", "w") as archive:
-        archive.writestr("x/data.pkl", opcodes)
-        archive.writestr("x/data/0", ONE.tobytes())
-
-
-def _msprobe(folder: Path) -> None:
-    (folder / "dump_tensor_data").mkdir()
-    _torch(folder / "dump_tensor_data")
-    call = {"input_args": [], "output": [{"type": "torch.Tensor", "data_name": "x.pt"}]}
-    (folder / "dump.json").write_text(json.dumps({"task": "tensor", "data": {"Module.a.b.Conv2d.forward.0": call}}))
-
-
-def _trtexec(folder: Path) -> None:
-    tensors_of = [{"name": "x", "dimensions": "1x2x3x4", "values": ONE.reshape(-1).tolist()}]
-    (folder / "output.json").write_text(json.dumps(tensors_of))
-
-
-def _ncnn(folder: Path) -> None:
-    (folder / "x.txt").write_text(producers.ncnn_text(ONE[0]))
-
-
-def _aimet(folder: Path) -> None:
-    producers.aimet_folder(folder, [[ONE]], [{"x": ONE}], nhwc=False)
-
-
-MADE: dict[str, Callable[[Path], Any]] = {
-    "aimet": _aimet,
-    "ascend": _ascend_folder,
-    "ascend-converted": _converted,
-    "horizon": _horizon,
-    "mnn": copied("mnn"),
-    "msprobe": _msprobe,
-    "ncnn": _ncnn,
-    "npy": lambda folder: np.save(folder / "x.npy", ONE),
-    "onnx-pb": _onnx_pb,
-    "openvino": _openvino,
-    "polygraphy": copied("polygraphy"),
-    "qnn": _qnn,
-    "raw": _raw,
-    "rknn": copied("rknn"),
-    "safetensors": _safetensors,
-    "text": lambda folder: (folder / "x.txt").write_text("0.5\n1.5\n"),
-    "tidl": lambda folder: write_tidl.traces(folder, {"x": ONE}, bits=32),
-    "tnn": copied("tnn"),
-    "torch": _torch,
-    "trtexec": _trtexec,
-}
 
 
 @pytest.fixture(scope="session")

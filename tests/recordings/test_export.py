@@ -22,8 +22,8 @@ from subgraph.recordings import recording
 from subgraph.recordings.export import Forms, export
 from subgraph.storage.convert import TensorFormat
 from tests.helpers.examples import examples
+from tests.helpers.made_dumps import MADE
 from tests.helpers.run_command import Done, manifest, subcut, tree
-from tests.recordings.test_dumps import MADE
 
 Array = npt.NDArray[Any]
 

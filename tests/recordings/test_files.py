@@ -13,7 +13,7 @@ from subgraph.errors import InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpHints, _npy
 from subgraph.recordings.files import Files, scan
-from tests.recordings.test_dumps import ONE, OURS
+from tests.helpers.made_dumps import ONE, OURS
 
 
 @pytest.mark.posix("on Windows symbolic links need a privilege; there are no pipes among files")

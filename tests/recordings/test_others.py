@@ -39,6 +39,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array
+from tests.helpers.made_dumps import ONE, ieb
 
 FAULTY = "/layer1/layer1.1/conv2/Conv"
 
@@ -452,8 +453,6 @@ def test_a_tools_own_form_leads_to_the_wrong_node(
 
 def test_inferences_that_openvino_counts_are_samples(tmp_path: Path) -> None:
     """After createDumpFilePath and dumpOutputBlobs of its node_dumper.cpp."""
-    from tests.recordings.test_dumps import ONE, ieb
-
     for k in range(2):
         (tmp_path / f"#3_Convolution__blk_conv-1_iter{k}_out0.ieb").write_bytes(ieb(ONE + k, 4))
     first, second = recording.open(tmp_path)

@@ -31,11 +31,12 @@ from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, 
 from subgraph.reports import headline
 from subgraph.results import problem
 from subgraph.runtime.reference import Reference
-from tests.bisection.test_bisection import NAMES, QUICK, line
 from tests.helpers import fake_candidate
+from tests.helpers.chain_models import NAMES, line
 from tests.helpers.killed_command import kill_before_rename
 from tests.helpers.run_command import Done, subcut, tree
 
+QUICK = ("--rtol", "1e-3")
 HOME = Path("subcut_out", "manual-device")
 TODO = HOME / "todo"
 MAX = 60  # rounds of one session

@@ -18,6 +18,7 @@ from subgraph.comparison.noise.perturb import STEP_SHARE, random_steps
 from subgraph.comparison.noise.tflite_steps import add_steps
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
+from tests.helpers.tflite_faults import narrow, plant
 
 MODEL = Path(__file__).parents[3] / "fixtures" / "tflite" / "int8.tflite"
 runtime: Any = pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert is missing")
@@ -79,8 +80,6 @@ def test_a_hundredth_of_the_codes_moves() -> None:
 @pytest.mark.slow
 def test_a_healthy_pair_agrees_in_every_tensor_and_a_scale_that_clips_does_not(tmp_path: Path) -> None:
     """Two steps or more were unresolved, whatever made them: 61 of 64 tensors of a trained network."""
-    from tests.origins.tflite.test_operators import narrow, plant
-
     healthy = in_process("compare", MODEL, "-c", "litert")
     assert healthy.exit_code == 0 and "unresolved" not in healthy.text, healthy.text
     (tmp_path / "narrow.tflite").write_bytes(plant("int8", narrow, 9))

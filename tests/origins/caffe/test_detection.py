@@ -13,7 +13,7 @@ from benchmarks.caffe import ssd_head
 from fixtures.caffe import layer, net
 from subgraph.errors import ModelError
 from subgraph.types import Array
-from tests.origins.caffe.test_layers import check, convert, run
+from tests.helpers.caffe_layers import check, convert, run
 
 
 def test_normalize() -> None:

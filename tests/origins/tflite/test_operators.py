@@ -6,7 +6,6 @@ Covers `origins.tflite.files` and `origins.tflite.child` as well, and the backen
 from __future__ import annotations
 
 import copy
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from subgraph.graph.region import between
 from subgraph.storage.file_kinds import Family, family_of, is_of_tflite
 from subgraph.types import Array
 from tests.helpers.run_command import in_process
+from tests.helpers.tflite_faults import FILES, narrow, operators, plant
 
-FILES = Path(__file__).parents[3] / "fixtures" / "tflite"
 KINDS = ("float", "int8")
 STEM = "functional_1/stem_1/Relu;functional_1/stem_1/convolution"
 JOIN = "functional_1/join_1/concat"
@@ -55,11 +54,6 @@ def run(model: bytes, feeds: dict[str, Array] | None = None, every: bool = False
     net.invoke()
     details = net.get_tensor_details() if every else net.get_output_details()
     return values | {t["name"]: net.get_tensor(t["index"]) for t in details if t["shape"].size and t["name"]}
-
-
-def operators() -> Any:
-    """The converter, imported here as the child imports it."""
-    return importlib.import_module("subgraph.origins.tflite.operators")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -353,16 +347,6 @@ def test_right_conversions_are_not_blamed(one: str, other: str, tmp_path: Path) 
         assert document["steps"][0]["error"] == 0
 
 
-def plant(kind: str, fault: Callable[[Any, Any], None], number: int) -> bytes:
-    """The .tflite with a fault in the operator of this number; what else reads the same weights keeps them."""
-    schema = operators().schema
-    model = schema.ModelT.InitFromPackedBuf((FILES / f"{kind}.tflite").read_bytes(), 0)
-    fault(model, model.subgraphs[0].operators[number])
-    builder = operators().flatbuffers.Builder(1 << 16)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    return bytes(builder.Output())
-
-
 def rolled(model: Any, operator: Any) -> None:
     """The weights are one output channel off."""
     graph = model.subgraphs[0]
@@ -378,12 +362,6 @@ def rolled(model: Any, operator: Any) -> None:
 def padded(model: Any, operator: Any) -> None:
     """SAME where it was VALID."""
     operator.builtinOptions.padding = 0
-
-
-def narrow(model: Any, operator: Any) -> None:
-    """The scale of the output holds a quarter of the range."""
-    quantization = model.subgraphs[0].tensors[operator.outputs[0]].quantization
-    quantization.scale = quantization.scale / 4
 
 
 FAULTS = [
