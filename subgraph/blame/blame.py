@@ -181,7 +181,7 @@ class Blame:
             UsageError: the releases cannot be read, or there are none. BackendError: none can be had.
         """
         own = self._own(asked)
-        known = self._named(asked)
+        known = self.find_releases(asked)
         if own and own not in known:
             known = sorted([*known, own], key=releases.parse)
         used = known.index(own) if own in known else len(known) - 1
@@ -202,7 +202,7 @@ class Blame:
         own = candidate.package or candidate.python or candidate.processor
         return self.trials.runtime.about.version if own else releases.beside(candidate.backend)
 
-    def _named(self, asked: ReleasesAsked) -> list[str]:
+    def find_releases(self, asked: ReleasesAsked) -> list[str]:
         """
         Raises:
             UsageError, BackendError: as `history`.
@@ -219,7 +219,7 @@ class Blame:
                 raise
             self.notes.append(f"{e.what}: only releases that are installed already were tried")
         first, dots, last = asked.span.partition("..")
-        inside = [v for v in known if _lies_between(v, first, last if dots else first)]
+        inside = [v for v in known if is_between(v, first, last if dots else first)]
         if not inside:
             raise UsageError(
                 f"--versions {clean(asked.span)}: no release lies there",
@@ -389,7 +389,7 @@ def _words(command: str) -> list[str]:
         ) from e
 
 
-def _lies_between(version: str, first: str, last: str) -> bool:
+def is_between(version: str, first: str, last: str) -> bool:
     """Is a version between these two, either of which may be ""? The last one, `1.22`, means its patches, too."""
     known = releases.parse(version)
     low = not first or known >= releases.parse(first)

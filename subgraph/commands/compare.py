@@ -160,7 +160,7 @@ def _name(setup: Setup) -> str:
     return safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]
 
 
-def _as_bisect(spec: str) -> str:
+def make_bisect_command(spec: str) -> str:
     """Return the command that bisects what this command compares, with the options that bisect has as well.
 
     Args:
@@ -221,7 +221,7 @@ def _compare(
             command = command_line()
             found = document(trials, comparison, setup.criterion, command)
             if found.exit_code == 1:
-                found = replace(found, next=[_as_bisect(setup.candidate.name if several else "")])
+                found = replace(found, next=[make_bisect_command(setup.candidate.name if several else "")])
             if choice.save:
                 save_values(value_pairs(trials, chosen(trials.model, words)), free_values(choice.save))
     place = ResultPlace(setup.output, f"compare-{_name(setup)}{'-at' if is_part else ''}")

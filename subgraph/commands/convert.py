@@ -78,7 +78,7 @@ def convert(
     kind, converter = _converter_of(source)
     check = Asked(settings, None, None, inputs, comparison, runtime, result, target, translated=True)
     _ = no_check or (check.feeding, check.criterion)  # mistakes there are told first
-    python = _installed(kind, converter, source, index_url, find_links or (), yes=yes)
+    python = find_python(kind, converter, source, index_url, find_links or (), yes=yes)
     with folders.scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
         written = _place(folder, target)
@@ -149,7 +149,7 @@ def _free(output: str | None, source: Path, *, force: bool) -> Path:
     return target
 
 
-def _installed(
+def find_python(
     kind: str, converter: Converter, source: Path, index_url: str | None, find_links: Sequence[str], *, yes: bool
 ) -> Path:
     """The interpreter of the converter's environment, made if the user agrees.

@@ -51,7 +51,7 @@ def doctor() -> Result:
         rows = list(executor.map(_start, plugins.names("backends")))
     code = 0 if next(row.usable for row in rows if row.name == PLAIN) else 4
     backends = {row.name: row for row in rows}
-    rows += [*map(_processor, emulated.PROCESSORS), *(_device(name, backends) for name in devices.names())]
+    rows += [*map(_processor, emulated.PROCESSORS), *(describe_device(name, backends) for name in devices.names())]
     rows += _project_candidates()
     own = versions()
     runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
@@ -77,7 +77,7 @@ def _start(name: str) -> BackendRow:
     return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
 
 
-def _device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
+def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     """What a device lacks here; nothing is installed, nor started."""
     found, environment = devices.device(name), candidate.parse(name).installation
     if lacks := found.missing():

@@ -189,7 +189,7 @@ def lend(folder: Path, python: Path) -> None:
     Raises:
         BackendError: the interpreter does not start, is too old, or has no numpy and cannot use this one's.
     """
-    of = _of_interpreter(python)
+    of = read_interpreter(python)
     if of.version < OLDEST:
         raise BackendError(
             f"{python} is Python {of.version[0]}.{of.version[1]}: the worker needs 3.11 or newer",
@@ -222,7 +222,7 @@ class Interpreter(NamedTuple):
 
 
 @cache
-def _of_interpreter(python: Path) -> Interpreter:
+def read_interpreter(python: Path) -> Interpreter:
     """
     Raises:
         BackendError: it does not start.

@@ -151,7 +151,7 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
     owned: set[OwnedKey] = set()
     size = 0
     for cut in cuts:
-        keys, own_size = _owned(cut), _bytes(cut)
+        keys, own_size = _owned(cut), count_bytes(cut)
         full = not groups or len(groups[-1]) == MAX_PIECES or not owned.isdisjoint(keys)
         if full or (most_bytes is not None and size + own_size > most_bytes):
             groups.append([])
@@ -196,7 +196,7 @@ def _large_weights(cut: Cut) -> Iterator[protobuf.TensorProto]:
     return (t for t in tensors if _size(t) > SHARED_BYTES)
 
 
-def _bytes(cut: Cut) -> int:
+def count_bytes(cut: Cut) -> int:
     """Of the large constants and the boundary tensors."""
     boundary = (_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types)
     return sum(map(_size, _large_weights(cut))) + sum(boundary)

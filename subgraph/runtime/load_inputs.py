@@ -86,7 +86,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:
-            feeds[spec.name], origins[spec.name] = _random(spec, sizes, sample)
+            feeds[spec.name], origins[spec.name] = generate_input(spec, sizes, sample)
     return feeds, origins
 
 
@@ -138,7 +138,7 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
         if "int" not in spec.dtype or spec.name not in names:
             continue
         try:
-            value, origin = _random(spec, sizes, sample)
+            value, origin = generate_input(spec, sizes, sample)
         except InputError:  # the run reports it
             continue
         values = origin.text
@@ -147,7 +147,7 @@ def iter_drawn_integers(sample: Sample, names: Collection[str]) -> Iterator[str]
         yield f"{spec.name} = {values}"
 
 
-def _random(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[Value, InputOrigin]:
+def generate_input(spec: InputSpec, sizes: Mapping[str, int], sample: Sample) -> tuple[Value, InputOrigin]:
     """Seeded values: floats as the sample says, booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:

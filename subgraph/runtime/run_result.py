@@ -259,7 +259,7 @@ def _run_pass(
     except OutOfTime:
         raise
     except OutputError as e:
-        if os.strerror(errno.ENOSPC) in e.what or not _can_write(job.into):
+        if os.strerror(errno.ENOSPC) in e.what or not can_write(job.into):
             raise
         why = f"the candidate's process could not hand over its values: {e.what.rpartition(': ')[2]}"
         failure = _failure(ModelError(why, code="worker.no-values"), worker, build, seconds)
@@ -270,7 +270,7 @@ def _run_pass(
     return RunResult(tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds)
 
 
-def _can_write(folder: Path) -> bool:
+def can_write(folder: Path) -> bool:
     """Return whether this process can write a file into a folder."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:

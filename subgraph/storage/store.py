@@ -277,14 +277,14 @@ class Store:
             self._unmeasured = 0
         entries = sorted(_stored_entries(self.root), key=lambda entry: entry[1].st_mtime_ns)
         excess = sum(size for _, _, size in entries) - (self.limit - self.limit // LIMIT_PARTS)
-        start = self._oldest_start()
+        start = self.find_oldest_start()
         for place, before, size in entries:
             if excess <= 0 or before.st_mtime_ns >= start:
                 return
             if place.name not in self._used and self._remove(place, before):
                 excess -= size
 
-    def _oldest_start(self) -> int:
+    def find_oldest_start(self) -> int:
         """When the first of the running processes started, by the clock of the disk."""
         times = []
         for session in self.root.glob(f".*{folders.NEW}"):

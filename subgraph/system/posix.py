@@ -639,10 +639,10 @@ def _is_private(status: os.stat_result, is_parent: bool) -> bool:
     writable = status.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
     if not writable or (is_parent and status.st_mode & stat.S_ISVTX):
         return True
-    return writable == stat.S_IWGRP and _is_of_one(status.st_gid)
+    return writable == stat.S_IWGRP and is_group_of_one_user(status.st_gid)
 
 
-def _is_of_one(group: int) -> bool:
+def is_group_of_one_user(group: int) -> bool:
     """Return whether a group is this user's own: many systems make one for each user, who writes files for it."""
     import grp
     import pwd

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from fixtures import passes_wrong, threads, toy_releases
-from subgraph.blame.blame import Blame, ReleasesAsked, _lies_between, in_its_surroundings
+from subgraph.blame.blame import Blame, ReleasesAsked, in_its_surroundings, is_between
 from subgraph.blame.draws import drawn
 from subgraph.environments import releases
 from subgraph.errors import BackendError, UsageError
@@ -216,10 +216,10 @@ def test_draws_are_like_the_samples(tmp_path: Path) -> None:
 
 
 def test_a_span_of_releases() -> None:
-    assert _lies_between("1.22.1", "1.19", "1.22")
-    assert _lies_between("1.22.1", "", "")
-    assert not _lies_between("1.9.0", "1.19", "")
-    assert not _lies_between("1.23.0", "1.19", "1.22")
+    assert is_between("1.22.1", "1.19", "1.22")
+    assert is_between("1.22.1", "", "")
+    assert not is_between("1.9.0", "1.19", "")
+    assert not is_between("1.23.0", "1.19", "1.22")
 
 
 @pytest.mark.parametrize(
@@ -269,11 +269,11 @@ def test_without_a_network_the_release_in_use_is_what_is_left(monkeypatch: pytes
     trials: Any = SimpleNamespace(runtime=SimpleNamespace(candidate=Candidate("ort", "ort")))
     nothing: Any = None
     blame = Blame(trials, nothing, nothing)
-    assert blame._named(ReleasesAsked()) == ["1.31.1"]
+    assert blame.find_releases(ReleasesAsked()) == ["1.31.1"]
     assert blame.notes == ["no index for ort: only releases that are installed already were tried"]
     monkeypatch.setattr(releases, "beside", lambda backend: "")
     with pytest.raises(BackendError, match="no index"):
-        blame._named(ReleasesAsked())
+        blame.find_releases(ReleasesAsked())
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ import pytest
 import typer
 
 from subgraph import cli
-from subgraph.commands.compare import _as_bisect as as_bisect
+from subgraph.commands.compare import make_bisect_command
 from subgraph.environments.emulated import PROCESSORS
 from subgraph.errors import BackendError
 from subgraph.runtime import devices
@@ -788,7 +788,7 @@ def test_the_next_command_of_a_comparison_can_be_read(
     if takes_value and is_joined:
         words = [f"{flag}=7" if flag.startswith("--") else f"{flag}7"]
     monkeypatch.setattr(sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"])
-    _, command, *proposed = shlex.split(as_bisect(""))
+    _, command, *proposed = shlex.split(make_bisect_command(""))
     read, given = parse(command, *proposed), parse("compare", *sys.argv[4:])
     assert {
         name: value for name, value in given.items() if name in read and name != "candidate"

@@ -103,7 +103,7 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
 ) -> None:
     def seen(version: tuple[int, int], present: set[str], machine: str = platform.machine()) -> None:
         interpreter = releases.Interpreter(version, machine, frozenset(present))
-        monkeypatch.setattr(releases, "_of_interpreter", lambda _: interpreter)
+        monkeypatch.setattr(releases, "read_interpreter", lambda _: interpreter)
 
     python = tmp_path / "bin" / "python"
     seen((3, 14), {"numpy"})
@@ -124,11 +124,11 @@ def test_an_interpreter_of_the_users_is_lent_what_any_python_reads(
 
 
 def test_an_interpreter_is_asked_what_it_has(tmp_path: Path) -> None:
-    found = releases._of_interpreter(Path(sys.executable))
+    found = releases.read_interpreter(Path(sys.executable))
     assert (found.version, found.machine) == (sys.version_info[:2], platform.machine())
     assert {"numpy", "ml_dtypes", "onnx", "google.protobuf"} <= found.present
     with pytest.raises(BackendError, match="no Python that starts"):
-        releases._of_interpreter(tmp_path / "python")
+        releases.read_interpreter(tmp_path / "python")
 
 
 def test_an_interpreter_without_ml_dtypes_says_which_type_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

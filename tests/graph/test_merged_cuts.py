@@ -200,7 +200,7 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
     assert [cut for some in found for cut in some] == cuts
     for some in found:
         lawful(merge_cuts(some))
-        assert most is None or sum(map(merged_cuts._bytes, some)) <= most or len(some) == 1
+        assert most is None or sum(map(merged_cuts.count_bytes, some)) <= most or len(some) == 1
     if most is None:
         for some, following in pairwise(found):
             with pytest.raises(UsageError, match="share"):  # the reason why the next group begins there
@@ -591,7 +591,7 @@ def test_a_group_without_room_stays_closed(tmp_path: Path) -> None:
     }"""
     g = text_models.load(tmp_path, text, widen, size=np.array([19, 2]))
     cuts = [cut_region(g, r) for r in pieces(g, [[0], [1], [2]])]
-    assert list(map(merged_cuts._bytes, cuts)) == [16, 160, 16]
+    assert list(map(merged_cuts.count_bytes, cuts)) == [16, 160, 16]
     assert partition(cuts, most_bytes=170) == [[cuts[0]], [cuts[1]], [cuts[2]]]
     assert partition(cuts, most_bytes=180) == [cuts[:2], cuts[2:]]
 

@@ -279,16 +279,16 @@ def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
     left = {}
     for level in ("disable", "all"):
         aside = str(tmp_path / f"{level}.onnx")
-        settings = ort._settings({"opt": level})
+        settings = ort.make_settings({"opt": level})
         settings.optimized_model_filepath = aside
         onnxruntime.InferenceSession(str(one), settings, providers=["CPUExecutionProvider"])
         left[level] = len(onnx.load(aside).graph.node)
     assert left["disable"] == 2 > left["all"]
-    settings = ort._settings({"threads": "3", "session.set_denormal_as_zero": "1", "fixed": "yes"})
+    settings = ort.make_settings({"threads": "3", "session.set_denormal_as_zero": "1", "fixed": "yes"})
     assert settings.intra_op_num_threads == 3
     assert settings.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert settings.use_deterministic_compute and not settings.enable_cpu_mem_arena
-    assert not ort._settings({"fixed": "false"}).use_deterministic_compute
+    assert not ort.make_settings({"fixed": "false"}).use_deterministic_compute
 
 
 @pytest.mark.parametrize(

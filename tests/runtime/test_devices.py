@@ -136,15 +136,15 @@ def test_doctor_says_of_each_device_what_it_lacks_and_starts_none(monkeypatch: p
 
     monkeypatch.setattr(hardware, "no_nvidia_gpu", lambda: "needs an NVIDIA GPU")
     monkeypatch.setattr(hardware, "is_x86", lambda: True)
-    row = doctor._device("cuda", {})
+    row = doctor.describe_device("cuda", {})
     assert (row.usable, row.says) == (False, "needs an NVIDIA GPU")
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
-    row = doctor._device("qnn-htp", {})
+    row = doctor.describe_device("qnn-htp", {})
     wanted = "onnxruntime-qnn is installed when it is first used; Qualcomm's x86 emulator answers for it"
     assert (row.usable, row.says) == (True, wanted)
     monkeypatch.setattr(devices.Device, "missing", lambda _: "")
     fails = doctor.BackendRow("openvino", False, "", "openvino is not installed")
-    assert doctor._device("openvino-gpu", {"openvino": fails}).says == fails.says
+    assert doctor.describe_device("openvino-gpu", {"openvino": fails}).says == fails.says
 
 
 def test_without_a_gpu_its_benchmark_says_so_and_ends(

@@ -717,10 +717,10 @@ def test_an_input_is_drawn_in_pieces_within_its_own_size(dtype: str, monkeypatch
     spec = InputSpec("x", "tensor", dtype, [1 << 20], None, "")
     monkeypatch.setattr(load_inputs, "PIECE", 1 << 20)
     sample = Sample("", [], [spec], ["x"], 0)
-    whole, _ = load_inputs._random(spec, {}, sample)
+    whole, _ = load_inputs.generate_input(spec, {}, sample)
     monkeypatch.setattr(load_inputs, "PIECE", 1 << 12)
     tracemalloc.start()
-    array, _ = load_inputs._random(spec, {}, sample)
+    array, _ = load_inputs.generate_input(spec, {}, sample)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(array, np.ndarray) and isinstance(whole, np.ndarray)

@@ -43,7 +43,7 @@ def run(worker: Worker, folder: Path, **feeds: Any) -> Any:
 
 FIREFOX = pytest.param(
     {"browser": "firefox"},
-    marks=[pytest.mark.slow, pytest.mark.skipif(not web._installed("firefox"), reason="Firefox is not installed")],
+    marks=[pytest.mark.slow, pytest.mark.skipif(not web.find_browser("firefox"), reason="Firefox is not installed")],
     id="firefox",
 )
 EACH_BROWSER = pytest.mark.parametrize("options", [pytest.param({}, id="chromium"), FIREFOX])
@@ -127,7 +127,7 @@ def test_the_server_answers_who_knows_its_secret_and_gives_only_what_it_must(tmp
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "ort.mjs").write_text("1")
     (tmp_path / "secret.mjs").write_text("2")
-    server = web._Server(tmp_path / "dist")
+    server = web.ReleaseServer(tmp_path / "dist")
     try:
         at = server.give([b"values"])[0]
         for name, body in (("ort.mjs", b"1"), (at, b"values")):

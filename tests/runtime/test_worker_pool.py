@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_for_subcut_as_well_is_no_result_of_the_candidate(
     fault: str, pool: Callable[..., Workers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_full = "def full(*a, **k): raise OSError(28, os.strerror(28))\nnp.save = full"
-    monkeypatch.setattr(run_result, "_can_write", lambda folder: fault == "full")
+    monkeypatch.setattr(run_result, "can_write", lambda folder: fault == "full")
     workers = pool(run=is_full if fault == "full" else NO_FILES)
     with workers.borrow() as one, pytest.raises(OutputError):
         run_model(one, Job(Path("model.onnx"), [[]], ["y"], tmp_path))

@@ -508,7 +508,7 @@ def test_what_is_being_read_stays(root: Path) -> None:
 
 
 def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Store._oldest_start
+    real = Store.find_oldest_start
     made = fill(root, 5)
 
     with Store(root) as theirs, Store(root, 1500) as store:
@@ -518,7 +518,7 @@ def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.Mo
             assert theirs.get(made[1])
             return real(self)
 
-        monkeypatch.setattr(Store, "_oldest_start", late)
+        monkeypatch.setattr(Store, "find_oldest_start", late)
         put(store, KEY)
         assert keys(root) == {KEY, made[1]}
 

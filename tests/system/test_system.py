@@ -218,7 +218,7 @@ def test_a_request_to_end_is_heard_where_a_shell_has_the_interrupt_ignored() -> 
 def test_only_what_nobody_else_can_write_is_private(
     mode: int, as_place: bool, as_parent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subgraph.system.posix._is_of_one", lambda group: False)
+    monkeypatch.setattr("subgraph.system.posix.is_group_of_one_user", lambda group: False)
     place, inner = tmp_path / "place", tmp_path / "place" / "inner"
     inner.mkdir(parents=True)
     place.chmod(mode)

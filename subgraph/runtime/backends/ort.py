@@ -117,7 +117,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
             f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime", code="backend.not-loadable"
         ) from e
     ort.set_default_logger_severity(4)
-    settings = _settings(options)
+    settings = make_settings(options)
     off = _turned_off(options)
     if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
         close = nearest(unknown[0], words())
@@ -161,7 +161,7 @@ def computed_by(model: Path, options: Mapping[str, Any]) -> list[str]:
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
-    return list(_providers().assigned(model, options, _settings(options), OPTIONS))
+    return list(_providers().assigned(model, options, make_settings(options), OPTIONS))
 
 
 def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
@@ -204,7 +204,7 @@ def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> s
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
-    settings = _settings(options)
+    settings = make_settings(options)
     providers = [CPU] if _on_cpu(options) else _providers().prepared(options, settings, OPTIONS)
     with folders.temporary("subcut-ort") as folder:
         settings.optimized_model_filepath = str(folder / "model.onnx")
@@ -232,7 +232,8 @@ def _summary(model: Path) -> str:
     return digest(*sorted(digest(*node) for node in nodes))
 
 
-def _settings(options: Mapping[str, Any]) -> Any:
+def make_settings(options: Mapping[str, Any]) -> Any:
+    """Return the session options of onnxruntime for these options of the backend."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()

@@ -87,7 +87,7 @@ def version(options: Mapping[str, Any]) -> str:
 
 @cache
 def _browser_version(browser: str) -> str:
-    place = Path(_installed(browser) or browser)
+    place = Path(find_browser(browser) or browser)
     if place.suffix == ".exe":  # Chrome would open a window
         return place.stem
     try:
@@ -131,7 +131,7 @@ def missing() -> str:
 
 
 def _lacks(browser: str, release: str) -> str:
-    if not browser and not _installed(""):
+    if not browser and not find_browser(""):
         return "needs Chromium, Chrome, Edge or Firefox: `apt install chromium`, or browser=PATH"
     if RELEASE.fullmatch(release) and not (_place(release) / "dist").is_dir() and not shutil.which("npm"):
         return f"needs npm, which brings {PACKAGE} once"
@@ -198,7 +198,7 @@ class _Page:
     def __init__(self, release: str, browser: str, provider: str) -> None:
         """`provider`: and the number of its threads, which a page cannot change."""
         self.asked, self.spoilt, self.living = (release, browser, provider), False, set[int]()
-        self.server = _Server(fetched(release))
+        self.server = ReleaseServer(fetched(release))
         self._browser: Any = self._launched(browser, provider)
         self._page: Any = self._browser.new_page()
         self._page.set_default_timeout(0)  # a limit of time ends this process
@@ -245,7 +245,7 @@ class _Page:
 
     def _launched(self, browser: str, provider: str) -> Any:
         """The browser, started without a window."""
-        place = None if browser == WEBKIT else _installed(browser) or browser
+        place = None if browser == WEBKIT else find_browser(browser) or browser
         try:
             if place is None:
                 return _driver().webkit.launch()
@@ -275,7 +275,7 @@ def _driver() -> Any:
 
 
 @cache
-def _installed(browser: str) -> str | None:
+def find_browser(browser: str) -> str | None:
     """Where the browser lies that a user names, or the first one here."""
     return next(filter(None, map(shutil.which, NAMES.get(browser, (browser,)))), None)
 
@@ -345,7 +345,7 @@ def _fetch(package: str, into: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- server
 
 
-class _Server:
+class ReleaseServer:
     """What the page reads and gives: the release's files, models and values as raw bytes. Only who knows the secret in
     its address is answered."""
 

@@ -66,7 +66,7 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
     if task["do"] == "about":
         return {"about": to_json(workers.about())}, {}
     job, token = from_json(Job, task["job"]), task["token"]
-    if leash_of(job.into, token).exists() and _are_here(job):
+    if leash_of(job.into, token).exists() and has_files(job):
         with _while_wanted(job, token):
             return {"result": _run(workers, job)}, {}
     if "packed" not in task:
@@ -86,8 +86,8 @@ def _run(workers: Workers, job: Job) -> dict[str, Any]:
     return {**result.to_json(), "ended": result.ended}
 
 
-def _are_here(job: Job) -> bool:
-    """Does this machine see the model and its inputs?"""
+def has_files(job: Job) -> bool:
+    """Return whether this machine has the model and its inputs."""
     files = [file for sample in job.feeds for record in sample for file in record.files]
     return all(Path(file).is_file() for file in (str(job.model), *files))
 

@@ -76,7 +76,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "script.py").write_text(SCRIPT)
     ours = Converter("json2onnx", str(tmp_path / "script.py"), ("nothing",))
     monkeypatch.setattr(converters, "converter_of", lambda path: ("a test's model", ours))
-    monkeypatch.setattr(convert, "_installed", lambda *_, **__: Path(sys.executable))
+    monkeypatch.setattr(convert, "find_python", lambda *_, **__: Path(sys.executable))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.json").write_text(json.dumps({"factor": 2.0}))
     return tmp_path / "net.json"

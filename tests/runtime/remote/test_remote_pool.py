@@ -120,7 +120,7 @@ def test_files_go_by_path_where_the_worker_sees_them(folder: Path, monkeypatch: 
 @pytest.mark.slow  # 0.5 s for the runtime's start
 def test_files_go_by_content_elsewhere(folder: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task says that nothing is seen, the second that large files lack, the third has them."""
-    monkeypatch.setattr(task, "_are_here", lambda _: False)
+    monkeypatch.setattr(task, "has_files", lambda _: False)
     assert np.all(run_in(folder) == 2)
     assert cluster.submitted == 3
 
