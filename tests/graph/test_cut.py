@@ -19,6 +19,7 @@ from subgraph.graph.types import DeclaredTensor
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 from tests.helpers.run_command import in_process
+from tests.helpers.walked_files import walk_files
 
 
 def test_from_python(resnet: Path, tmp_path: Path) -> None:
@@ -257,8 +258,7 @@ def test_integers_of_two_types_do_not_load_either(
 
 
 def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch)
     model = graphs.no_value_info()
     c = cut(text_models.read(tmp_path, model), "first", "last")
     assert c.declared("h") == c.declared("z") == DeclaredTensor("tensor", "float32", [[2, 8]])
@@ -315,8 +315,7 @@ def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
 
 
 def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch)
     c = cut(text_models.read(tmp_path, graphs.plain()), "first", "last")
     assert [t.name for t in c.weights] == ["W1"]
     want = oracle.weight(graphs.plain(), "W1")

@@ -34,6 +34,7 @@ from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 from tests.helpers.budget import within
 from tests.helpers.examples import examples as fewer
+from tests.helpers.walked_files import walk_files
 
 RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
 
@@ -178,8 +179,7 @@ def test_each_piece_gives_what_it_gives_alone(
 ) -> None:
     model, marks = question
     with saved(model) as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protobuf, "WALK_ABOVE", 0)
-        patch.setattr(protobuf, "STUB_ABOVE", stub)
+        walk_files(patch, stub_above=stub)
         g = load(path)
         regions = intervals(g, marks)
         made = tried(reference, g, regions, path.parent) if regions else []
@@ -479,8 +479,7 @@ def test_frozen_shapes_are_contents_too(tmp_path: Path, reference: Reference) ->
 def test_weights_stay_on_disk_until_they_are_written(
     outside: bool, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch)
     text = (
         "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) b = MatMul(a, w2) c = MatMul(b, w3) y = MatMul(c, w) }"
     )

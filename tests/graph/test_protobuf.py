@@ -19,6 +19,7 @@ from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut
 from subgraph.storage import dtypes, folders
 from tests.helpers import text_models
+from tests.helpers.walked_files import walk_files
 
 NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege; there are no pipes among files")
 
@@ -26,8 +27,7 @@ NO_LINKS = pytest.mark.posix("on Windows symbolic links need a privilege; there 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is walked, and every weight of 100 bytes becomes a stub."""
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch)
 
 
 def write(folder: Path, model: onnx.ModelProto, name: str = "model.onnx") -> Path:
@@ -78,7 +78,7 @@ def test_values_that_are_not_raw_stay_in_the_message(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
 def test_everything_but_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
+    walk_files(monkeypatch, walk, None)
     for build in (graphs.metadata, graphs.quantization_annotations, graphs.nested_functions, graphs.sparse_inside):
         model = build()
         path = write(tmp_path, model)
@@ -88,8 +88,7 @@ def test_everything_but_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("walk", [0, 1 << 20])
 def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
     """Protobuf messages are merged by concatenation; so an output can be appended to a file."""
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch, walk)
     tap = onnx.ModelProto()
     tap.graph.output.add(name="z")
     path = tmp_path / "model.onnx"
@@ -101,7 +100,7 @@ def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("walk", [0, 1 << 20])
 def test_fields_of_a_later_onnx_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
     """Field 1000 of each wire type, in the model and in the graph."""
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
+    walk_files(monkeypatch, walk, None)
     new = b"".join(
         _tag(1000, kind) + value for kind, value in ((0, b"\x81\x01"), (1, b"8bytes.."), (2, b"\x02ab"), (5, b"four"))
     )
@@ -167,7 +166,7 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
 def test_what_a_file_is_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, head: bytes, hint: str
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
+    walk_files(monkeypatch, walk, None)
     path = tmp_path / "model.onnx"
     path.write_bytes(head)
     with pytest.raises(ModelError) as refusal:
@@ -194,8 +193,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0 if large else 1 << 20)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch, 0 if large else 1 << 20)
     whole = graphs.plain().SerializeToString()
     path = tmp_path / "model.onnx"
     opset = b"\x42\x04\x0a\x00\x10\x11"  # the last field of the model: without it the file is whole, but no use
@@ -222,8 +220,7 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early_or_it
 def test_a_damaged_part_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, old: bytes, new: bytes
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
-    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
+    walk_files(monkeypatch, walk)
     whole = graphs.plain().SerializeToString()
     assert len(old) == len(new)
     path = tmp_path / "model.onnx"
@@ -236,7 +233,7 @@ def test_a_damaged_part_is_refused(
 def test_a_damaged_declaration_is_found_when_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
 ) -> None:
-    monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
+    walk_files(monkeypatch, walk, None)
     model = graphs.plain()
     path = tmp_path / "model.onnx"
     declared = next(v for v in model.graph.value_info if v.name == "b").SerializeToString()

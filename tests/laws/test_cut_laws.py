@@ -25,7 +25,7 @@ from fixtures.dags import random_dag
 from subgraph.cases import write_case
 from subgraph.cases.case import ResultPlace
 from subgraph.errors import NoRegion
-from subgraph.graph import graph, protobuf, region
+from subgraph.graph import graph, region
 from subgraph.graph.cut import cut
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import capture_samples, inputs_needed
@@ -33,6 +33,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference, threads
 from tests.helpers.examples import examples as fewer
+from tests.helpers.walked_files import walk_files
 
 SEED = os.environ.get("SUBCUT_SEED")
 
@@ -283,8 +284,7 @@ def test_types_found_without_a_run_are_those_of_the_run(question: Question, refe
 def thresholds(walk: int, stub: int) -> Iterator[None]:
     """Files above `walk` bytes are walked, weights above `stub` stay on disk."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protobuf, "WALK_ABOVE", walk)
-        patch.setattr(protobuf, "STUB_ABOVE", stub)
+        walk_files(patch, walk, stub_above=stub)
         yield
 
 

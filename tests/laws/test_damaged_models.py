@@ -27,6 +27,7 @@ from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut
 from tests.helpers import run_command
 from tests.helpers.budget import within
+from tests.helpers.walked_files import walk_files
 
 SEED = os.environ.get("SUBCUT_SEED", "0")
 EACH = 120  # damaged copies of each model
@@ -205,8 +206,7 @@ def test_a_damaged_model_is_refused_or_cut(
 ) -> None:
     """Parsed as a small file, and walked as a large one, whose weights stay on disk."""
     if large:
-        monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-        monkeypatch.setattr(protobuf, "STUB_ABOVE", 64)
+        walk_files(monkeypatch, stub_above=64)
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     outcomes: dict[str, int] = {}
@@ -223,8 +223,7 @@ def test_a_damaged_model_is_refused_or_cut(
 def test_a_model_that_ends_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """Every offset of a model with bodies and functions."""
     if large:
-        monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-        monkeypatch.setattr(protobuf, "STUB_ABOVE", 64)
+        walk_files(monkeypatch, stub_above=64)
     model = graphs.function_with_body()
     whole = model.SerializeToString()
     path = tmp_path / "model.onnx"

@@ -12,7 +12,7 @@ import pytest
 
 from subgraph.errors import UsageError
 from subgraph.view import runs
-from subgraph.view.runs import MAX_KEPT, Runs
+from subgraph.view.runs import Runs
 from tests.helpers.run_command import PATIENCE, chain
 
 
@@ -80,14 +80,15 @@ def test_one_run_at_a_time_which_can_be_stopped() -> None:
         session.start("cut", [])
 
 
-def test_lines_of_progress_go_first_when_there_are_too_many() -> None:
+def test_lines_of_progress_go_first_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_KEPT", 10)
     session = Runs()
     session.show("cut", "a", {})
-    for _ in range(MAX_KEPT):
-        with session._changed:
-            session._add(2, "progress", text="x")
-    assert len(session.events) == MAX_KEPT
-    assert [event["type"] for event in session.events[:3]] == ["begin", "end", "progress"]
+    with script("import sys; [print(k, file=sys.stderr) for k in range(50)]"):
+        session.start("cut", [])
+    ended(session)
+    assert [event["type"] for event in session.events] == ["begin", "end", "begin", *["progress"] * 6, "end"]
+    assert [event["text"] for event in session.events[3:9]] == [str(k) for k in range(44, 50)]
 
 
 @pytest.mark.slow

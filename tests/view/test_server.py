@@ -21,6 +21,7 @@ from subgraph.view.opened import open_model
 from subgraph.view.runs import Runs
 from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
 from subgraph.view.session import ViewOptions, ViewSession
+from tests.helpers.recorded_runs import record_runs
 from tests.helpers.run_command import chain
 
 NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (), }".ljust(127) + b"\n\0\0\0\0"
@@ -226,33 +227,31 @@ def test_any_other_file_is_a_download_under_a_plain_name(server: ViewServer) -> 
     ],
 )
 def test_only_what_the_command_line_named_runs(server: ViewServer, asked: dict[str, Any]) -> None:
-    with mock.patch.object(Runs, "start") as start:
-        status, reply = post(server, "/api/run", asked)
-    assert status == 400 and reply["error"]["what"] and not start.called
+    started = record_runs(server.session.runs)
+    status, reply = post(server, "/api/run", asked)
+    assert status == 400 and reply["error"]["what"] and not started
 
 
 @pytest.mark.parametrize("word", ["x" * 20_001, "a\0b", "\ud800", ["x"], 3])
 @pytest.mark.parametrize("key", ["start", "seed", "mean"])
 def test_a_word_that_no_command_line_can_hold_is_refused(server: ViewServer, key: str, word: object) -> None:
-    with mock.patch.object(Runs, "start") as start:
-        status, reply = post(server, "/api/run", {"kind": "cut", "end": NAMES[2]} | {key: word})
-    assert (status, reply["error"]["what"], start.called) == (400, f"'{key}' must be a short text", False)
+    started = record_runs(server.session.runs)
+    status, reply = post(server, "/api/run", {"kind": "cut", "end": NAMES[2]} | {key: word})
+    assert (status, reply["error"]["what"], started) == (400, f"'{key}' must be a short text", [])
 
 
 def test_a_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
     stored = server.session.drop("x.npy", io.BytesIO(NPY), len(NPY))["file"]
-    with mock.patch.object(Runs, "start", return_value=1) as start:
-        asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
-        status, reply = post(server, "/api/run", asked)
-    assert (status, reply["error"]["what"], start.called) == (400, "the model has no input 'no'", False)
+    started = record_runs(server.session.runs)
+    asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
+    status, reply = post(server, "/api/run", asked)
+    assert (status, reply["error"]["what"], started) == (400, "the model has no input 'no'", [])
 
 
 def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:
-    with mock.patch.object(Runs, "start", return_value=1) as start:
-        post(server, "/api/run", {"kind": "cut", "start": NAMES[1], "end": NAMES[4], "seed": "--trust", "dump": True})
-    kind, words = start.call_args.args
-    assert kind == "cut"
-    assert words == [
+    started = record_runs(server.session.runs)
+    post(server, "/api/run", {"kind": "cut", "start": NAMES[1], "end": NAMES[4], "seed": "--trust", "dump": True})
+    assert started[0] == [
         "cut",
         "m.onnx",
         f"--start={NAMES[1]}",

@@ -7,7 +7,7 @@ import json
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.opened import open_model
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers import text_models
+from tests.helpers.recorded_runs import record_runs
 from tests.helpers.run_command import chain, in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
@@ -46,18 +47,6 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ViewSession:
     monkeypatch.chdir(tmp_path)
     options = ViewOptions({"ort": []}, ("typed.npy",), ("--trust",), ("--criterion=noise",), (), Path("out"))
     return ViewSession(open_model(chain(Path("m.onnx"), NAMES)), "m.onnx", options)
-
-
-def record_runs(session: ViewSession) -> list[list[str]]:
-    """Record the words of the runs of a session, which are numbered and not started, in the list that is returned."""
-    started: list[list[str]] = []
-
-    def start(kind: str, words: Sequence[str]) -> int:
-        started.append(list(words))
-        return len(started)
-
-    vars(session.runs)["start"] = start
-    return started
 
 
 def test_the_page_knows_what_a_step_asks() -> None:
@@ -193,7 +182,7 @@ def test_a_finding_in_an_iteration_is_marked_at_its_node(loop: ViewSession) -> N
 
 def test_values_of_a_node_of_a_body_are_of_its_name(loop: ViewSession) -> None:
     """The document of that run has the structure of the body, which is not another model's."""
-    started = record_runs(loop)
+    started = record_runs(loop.runs)
     loop.run({"kind": "values", "node": loop.about()["labels"].index(INNER)})
     assert f"--at={INNER}" in started[0]
     of_body = {"model": {"structure_sha256": "of the body"}, "results": []}
@@ -221,7 +210,7 @@ def test_a_plan_marks_what_stays_in_float(session: ViewSession) -> None:
 def test_compare_is_of_what_lies_between_start_and_end(
     loop: ViewSession, chosen: dict[str, str], ends: list[str]
 ) -> None:
-    started = record_runs(loop)
+    started = record_runs(loop.runs)
     loop.run({"kind": "compare", "candidate": "ort", **chosen})
     assert [word for word in started[0] if word.startswith(("--start", "--end", "--in-place"))] == ends
 
@@ -238,7 +227,7 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
     monkeypatch.setattr("subgraph.view.session.MAX_ALONE", 3)
     candidates = {name: [f"--candidate={name}"] for name in ("a.py", "b.py", "other")}
     vars(session)["options"] = replace(session.options, candidates=candidates, beside=("a.py", "b.py"))
-    started = record_runs(session)
+    started = record_runs(session.runs)
 
     def words(**asked: object) -> list[str]:
         session.run({"kind": "compare", "candidate": "b.py", **asked})
@@ -283,7 +272,7 @@ def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession
     assert (Path("out") / DROPPED / stored).read_bytes() == raw and "/" not in stored
     odd = session.drop('a"\u202e$(x) --trust.npy', io.BytesIO(raw), len(raw))["file"]
     assert re.fullmatch(r"[0-9a-f]{8}-[\w.@+-]+\.npy", odd, re.ASCII)
-    started = record_runs(session)
+    started = record_runs(session.runs)
     session.run({"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]})
     words = started[0]
     assert words[:3] == ["bisect", "m.onnx", "--criterion=noise"]
@@ -362,7 +351,7 @@ def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
     session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subgraph.view.session.MAX_KEPT", 2)
-    record_runs(session)
+    record_runs(session.runs)
     for node in range(4):
         session.run({"kind": "values", "node": node})
     (kept,) = (p for p in Path("out").iterdir() if p.name.startswith(".view_values"))
@@ -441,7 +430,7 @@ def test_types_are_inferred_once_however_many_nodes_are_looked_at(
 
 def test_a_recording_is_stored_by_one_run_and_shown_without_another(session: ViewSession) -> None:
     vars(session)["options"] = replace(session.options, recordings=("dump",))
-    started = record_runs(session)
+    started = record_runs(session.runs)
     chosen = {"recording": "dump", "pair": 0}
     assert session.tensor({"node": 3, **chosen}) == {"pairs": []}
     session.run({"kind": "values", "node": 3, **chosen})
