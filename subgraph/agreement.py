@@ -25,7 +25,6 @@ from subgraph.errors import SubcutError
 from subgraph.graph.graph import load
 from subgraph.project import Project
 from subgraph.runtime.remote.remote_pool import open_workers
-from subgraph.runtime.run_result import RunResult
 from subgraph.search import Settings
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_names
@@ -96,10 +95,9 @@ def disagreement(
         workers = stack.enter_context(open_workers(candidate))
         running = stack.enter_context(asked.reference())
         trials = stack.enter_context(open_trials(load(path), setup, running, workers))
-        verdict, is_settled, result = _run_whole(trials)
+        verdict, is_settled = _run_whole(trials)
         seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
         if verdict.status is Status.AGREE and is_settled:
-            require_usable(trials, result)
             unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
             return Disagreement(("unresolved: an output was not compared", seen)) if unread else None
         notes = tuple(resolve.log_random_inputs(feeding))
@@ -124,9 +122,9 @@ def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
     return [f"{name}={file}" for name, file in files.items()]
 
 
-def _run_whole(trials: Trials) -> tuple[Verdict, bool, RunResult]:
-    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; whether it needs no
-    look inside; and the result.
+def _run_whole(trials: Trials) -> tuple[Verdict, bool]:
+    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime; and whether it
+    needs no look inside.
 
     The file as shipped must run: where it does only with pinned shapes, that run does not count.
     """
@@ -135,9 +133,9 @@ def _run_whole(trials: Trials) -> tuple[Verdict, bool, RunResult]:
         anew = Trials(processes, processes.judge)
         verdict = anew.verdict(anew.model.whole())  # in a process that has loaded nothing before
         is_settled = not may_be_approximate(anew)
-        result = anew.run(anew.model.whole())
-    judged = anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict
-    return judged, is_settled, result
+        if verdict.status is Status.AGREE:
+            require_usable(anew, anew.run(anew.model.whole()))
+    return anew.ask.forms.verdicts[Form.SHIPPED] if anew.ask.forms.only_pinned else verdict, is_settled
 
 
 def _reason(verdict: Verdict) -> str:
