@@ -190,21 +190,23 @@ class Feeding:
             InputError: a file or folder does not exist or is of no known kind, or a shape contradicts the model.
             UnknownName: the model has no input of that name.
         """
+        has_shapes_of_file = "shape" in self.setting.partition(" of ")[0]
+        with name_setting(self.setting if has_shapes_of_file else ""):
+            specs = self._specs(graph, names)
         with name_setting(self.setting):
-            return self._plan(graph, names)
-
-    def _plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
-        sizes: dict[str, int] = {}
-        for name, shape in self.shapes.items():
-            _require_input(graph, name)
-            sizes.update(_symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
-        specs = [_spec(graph, name, self.shapes, sizes) for name in names]
-        samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
+            samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
         origins = self.origins or [""] * len(samples)
         return [
             Sample(label, files, specs, list(graph.inputs), self.seed, self.picture, origin, self.setting)
             for (label, files), origin in zip(samples, origins, strict=True)
         ]
+
+    def _specs(self, graph: Graph, names: Iterable[str]) -> list[InputSpec]:
+        sizes: dict[str, int] = {}
+        for name, shape in self.shapes.items():
+            _require_input(graph, name)
+            sizes.update(_symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
+        return [_spec(graph, name, self.shapes, sizes) for name in names]
 
     def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
         numbered = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
