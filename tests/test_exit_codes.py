@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from fixtures import ROOT
@@ -31,7 +30,7 @@ ELSEWHERE = {130: "tests/end_to_end/test_killed.py"}
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    onnx.save(text_models.model(NET, w=np.array([2, 3, 4], np.float32)), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", NET, w=np.array([2, 3, 4], np.float32))
     np.save(tmp_path / "x.npy", np.array([[1, 2, 3]], np.float32))
     (tmp_path / "damaged.onnx").write_bytes(b"junk")
     (tmp_path / "blocked").write_text("a file")

@@ -74,7 +74,7 @@ def padded(tmp_path: Path) -> Path:
     weights: dict[str, Any] = {"w": rng.integers(-99, 99, (6, 4, 3, 3), np.int8), "pads": np.array([0, 0, 1, 1] * 2)}
     weights |= {"s": np.float32(1 / 255), "z": np.int8(-128), "t": np.float32(0.02), "ws": np.float32(0.004)}
     weights |= {"zero": np.int8(0)}
-    (tmp_path / "m.onnx").write_bytes(text_models.model(PADDED, **weights).SerializeToString())
+    text_models.save(tmp_path / "m.onnx", PADDED, **weights)
     (tmp_path / "pads.py").write_text(PADS, encoding="utf-8")
     np.save(tmp_path / "x.npy", rng.uniform(0, 1, (1, 4, 8, 8)).astype(np.float32))
     return tmp_path
@@ -83,7 +83,7 @@ def padded(tmp_path: Path) -> Path:
 @pytest.fixture
 def wild(tmp_path: Path) -> Path:
     weights: dict[str, Any] = {"s": np.float32(0.02), "z": np.int8(0), "large": np.float32(1000)}
-    (tmp_path / "m.onnx").write_bytes(text_models.model(WILD, **weights).SerializeToString())
+    text_models.save(tmp_path / "m.onnx", WILD, **weights)
     (tmp_path / "shifts.py").write_text(SHIFTS, encoding="utf-8")
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(1, 64)).astype(np.float32))
     return tmp_path

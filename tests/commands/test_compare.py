@@ -58,7 +58,7 @@ def doubted(**faults: str) -> tuple[str, str]:
 
 
 def model(folder: Path, text: str, **more: Any) -> None:
-    onnx.save(text_models.model(text, **more), folder / "m.onnx")
+    text_models.save(folder / "m.onnx", text, **more)
 
 
 def refused(done: Done, code: int = 2) -> str:

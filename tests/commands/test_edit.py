@@ -144,7 +144,7 @@ FED = ("-i", "n=n.npy", "-i", "x=x.npy")
 def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     """x + x·w, negated and halved, becomes (x - x·w) · 2, negated and halved; the weight `w` stays outside."""
     piece = "p (float[2,3] a, float[2,3] x) => (float[2,3] q) { [sub] e = Sub(x, a) [twice] q = Mul(e, two) }"
-    onnx.save(text_models.model(piece, two=np.array([2], np.float32)), "piece.onnx")
+    text_models.save("piece.onnx", piece, two=np.array([2], np.float32))
     ends = ("-s", "loop/body/if/then_branch/add", "-e", "loop/body/if/then_branch/add")
     in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
     s, w = np.ones((2, 3)), np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]])
@@ -191,12 +191,12 @@ def test_a_newer_operator_raises_an_older_model(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     old = "g (float[1,3] x) => (float[3] y) { [relu] r = Relu(x) [sq] s = Squeeze<axes = [0]>(r) [neg] y = Neg(s) }"
     text_models.load(tmp_path, old, opset=11)
-    onnx.save(text_models.model("p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20), "gelu.onnx")
+    text_models.save("gelu.onnx", "p (float[1,3] x) => (float[1,3] r) { [g] r = Gelu(x) }", opset=20)
     words = ("replace", "model.onnx", "-s", "relu", "-e", "#0", "--by", "gelu.onnx", "-o", "new.onnx")
     with pytest.raises(ModelError, match="Gelu") as refusal:
         in_process(*words)
     assert "--opset 20" in refusal.value.hint
-    onnx.save(text_models.model("p (float[3] x) => (float[3] r) { [g] r = Gelu(x) }", opset=20), "flat.onnx")
+    text_models.save("flat.onnx", "p (float[3] x) => (float[3] r) { [g] r = Gelu(x) }", opset=20)
     joined = ("merge", "model.onnx", "flat.onnx", "--map", "y=x", "-o", "joined.onnx")
     with pytest.raises(ModelError):
         in_process(*joined)

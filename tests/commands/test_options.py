@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import onnx
 import pytest
 
 from subgraph.commands import Result, command_line, options
@@ -114,8 +113,8 @@ ANY_SHAPE = "g (float[a, b] x) => (float[a, b] y) <float[1, 4] w = {1, 2, 3, 4}>
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with two models and an input that fits neither."""
-    onnx.save(text_models.model(ADD), tmp_path / "m.onnx")
-    onnx.save(text_models.model(ANY_SHAPE), tmp_path / "any_shape.onnx")
+    text_models.save(tmp_path / "m.onnx", ADD)
+    text_models.save(tmp_path / "any_shape.onnx", ANY_SHAPE)
     np.save(tmp_path / "in.npy", np.zeros((1, 3), np.float32))
     return tmp_path
 

@@ -445,7 +445,7 @@ def test_what_is_refused_with_a_switch_off_as_well_is_told_so(tmp_path: Path) ->
         "    return lambda feeds: dict(zip(names, session.run(names, feeds)))\n"
     )
     text = "g (float[4] x) => (float[4] y) { [first] a = Neg(x) [turn] b = Tanh(a) [last] y = Exp(b) }"
-    (tmp_path / "m.onnx").write_bytes(text_models.model(text).SerializeToString())
+    text_models.save(tmp_path / "m.onnx", text)
     found = evidence(subcut("bisect", "m.onnx", "-c", "picky.py", "--json", cwd=tmp_path))
     assert found["exact"] == "refused with precision=f32 as well"
     assert found["switch"] == "refused with threads off (threads=1) as well"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,6 +22,7 @@ from subgraph.errors import ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from tests.helpers.runs import evaluate
 
 RUNNABLE = [c for c in CASES if c.refused is None and c.runs and not c.options and "missing" not in c.title]
 
@@ -45,9 +45,9 @@ def chain(path: Path, ops: dict[str, str], *, rows: int = 2, opset: int = 17) ->
 
 
 def run(path: Path, **feeds: np.ndarray) -> dict[str, np.ndarray]:
+    """Check a model, and run it."""
     onnx.checker.check_model(str(path), full_check=True)
-    session = onnxruntime.InferenceSession(path)
-    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+    return evaluate(path, feeds)
 
 
 X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)

@@ -115,7 +115,7 @@ def load(model, options):
 @pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])
 def test_a_fusion_that_reading_switches_off_is_told(words: tuple[str, ...], here: Path) -> None:
     text = "g (float[4, 4] x) => (float[4, 4] y) { a = Abs(x) b = Sqrt(a) y = Mul(b, x) }"
-    (here / "m.onnx").write_bytes(text_models.model(text).SerializeToString())
+    text_models.save(here / "m.onnx", text)
     np.save(here / "x.npy", np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32))
     (here / "candidate.py").write_text(FUSED)
     command = ("m.onnx", "-c", "candidate.py", "-i", "x.npy", "--trust", "--rtol", "0.01", "--json")

@@ -101,7 +101,7 @@ def test_a_scalar_in_another_model_is_matched(tmp_path: Path) -> None:
             {prefix}t = Abs ({prefix}s)
             y = Mul ({prefix}h, {prefix}t)
         }}"""
-        (tmp_path / f"{name}.onnx").write_bytes(text_models.model(text, w=w).SerializeToString())
+        text_models.save(tmp_path / f"{name}.onnx", text, w=w)
     np.save(tmp_path / "x.npy", np.ones((4, 8), np.float32))
     done = subcut("bisect", "a.onnx", "--candidate-model", "b.onnx", "-i", "x.npy", "--inside", cwd=tmp_path)
     assert done.code == 0 and "right" in done.out, done.out + done.err
@@ -110,7 +110,7 @@ def test_a_scalar_in_another_model_is_matched(tmp_path: Path) -> None:
 def test_an_input_of_another_shape_beside_a_recording(tmp_path: Path) -> None:
     """It was an internal error: the reference had no values, of which a misread input was then asked."""
     text = "g (float[1, 2, 4, 4] data) => (float[1, 2, 4, 4] y) { h = Relu (data) y = Neg (h) }"
-    (tmp_path / "m.onnx").write_bytes(text_models.model(text).SerializeToString())
+    text_models.save(tmp_path / "m.onnx", text)
     (tmp_path / "dump").mkdir()
     data = np.random.default_rng(0).standard_normal((1, 2, 4, 4), np.float32)
     for name, value in (("data", data), ("h", data.clip(0)), ("y", -data.clip(0))):

@@ -20,9 +20,9 @@ from subgraph import plugins
 from subgraph.errors import BackendError, ModelError, Refused, UsageError, WorkerDied
 from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
-from subgraph.storage import tensors
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE, environment, subcut
+from tests.helpers.runs import run_in_worker, save_records
 
 CASES = ROOT / "fixtures" / "cases"
 RUNTIMES = {"mnn": {}, "opencv": {}, "openvino": {"precision": "f32"}, "tract": {}}
@@ -117,17 +117,11 @@ def load(worker: Worker, runtime: str, model: Path, **options: str) -> None:
 
 def run(worker: Worker, folder: Path, feeds: dict[str, Any]) -> dict[str, Any]:
     """What comes out, all of it, by name."""
-    records = [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
-    names = worker.run("m", folder, {}, records).others
-    outputs = {name: f"out{i}" for i, name in enumerate(names)}
-    return {r.name: tensors.load(r, folder) for r in worker.run("m", folder, outputs, records).tensors}
+    return run_in_worker(worker, folder, feeds, worker.run("m", folder, {}, save_records(feeds, folder)).others)
 
 
 def save(folder: Path, text: str, **more: Any) -> Path:
-    """As `written.model`."""
-    path = folder / "model.onnx"
-    path.write_bytes(text_models.model(text, **more).SerializeToString())
-    return path
+    return text_models.save(folder / "model.onnx", text, **more)
 
 
 def close(found: dict[str, Any], right: dict[str, Any]) -> None:

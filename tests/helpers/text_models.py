@@ -22,6 +22,13 @@ def model(text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] =
     return made
 
 
+def save(path: Path | str, text: str, **more: Any) -> Path:
+    """Write the model of `text`, with the arguments of `model`, to a file, and return its path."""
+    path = Path(path)
+    path.write_bytes(model(text, **more).SerializeToString())
+    return path
+
+
 def load(folder: Path, text: str, change: Callable[[onnx.ModelProto], Any] = lambda m: None, **more: Any) -> Graph:
     """As `model`, with a `change` that the text form cannot express, written to `folder` and read by subcut."""
     made = model(text, **more)

@@ -66,7 +66,7 @@ def lstm(folder: Path, attribute: str = "") -> Path:
     weights: dict[str, Any] = {
         name: rng.normal(size=(1, 12, size)).astype(np.float32) for name, size in (("w", 4), ("r", 3))
     }
-    onnx.save(text_models.model(LSTM.format(attribute), **weights), folder / "lstm.onnx")
+    text_models.save(folder / "lstm.onnx", LSTM.format(attribute), **weights)
     return folder / "lstm.onnx"
 
 
@@ -239,7 +239,7 @@ def test_threads_are_public_addresses_and_at_least_25() -> None:
 
 def test_the_thread_of_an_entry_is_shown(tmp_path: Path) -> None:
     net = "g (float16[3] x, float16 low) => (float16[3] y) { [clip] y = Clip (x, low) }"
-    onnx.save(text_models.model(net), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", net)
     thread = "https://github.com/microsoft/onnxruntime/issues/21957"
     done = subcut("lint", "m.onnx", "-c", "ort==1.19.2", "--only", "known", cwd=tmp_path)
     assert f"runs its tests here; told of in {thread}" in done.out, done
@@ -294,7 +294,7 @@ def test_inspect_of_a_node_in_a_body_says_what_its_runtime_is_known_for(tmp_path
             => (bool still, float[1, 2, 6, 6] w) <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}> {
             still = Identity (on) p = Pad (v, pads) [pool] w = MaxPool <kernel_shape = [3, 3]> (p) }>
     }"""
-    onnx.save(text_models.model(loop), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", loop)
     said = {c: subcut("inspect", "m.onnx", "turns/body/pool", "-c", c, cwd=tmp_path) for c in ("ort", "ort==1.32.0")}
     assert {done.code for done in said.values()} == {0}, said
     assert "  perhaps behind a Pad of zeros gives other values" in said["ort"].out
@@ -314,13 +314,13 @@ def test_an_input_that_is_a_weight_is_not_one_that_is_computed(tmp_path: Path) -
     """MNN's batch normalisation crashes where its parameters are no constants, as in onnx's tests and in no model."""
     net = "g (float[1, 2, 3] x{}) => (float[1, 2, 3] y) {{ [bn] y = BatchNormalization (x, s, b, m, v) }}"
     values: dict[str, Any] = {n: np.ones(2, np.float32) for n in "sbmv"}
-    onnx.save(text_models.model(net.format(""), **values), tmp_path / "weights.onnx")
+    text_models.save(tmp_path / "weights.onnx", net.format(""), **values)
     fed = "".join(f", float[2] {n}" for n in "sbmv")
-    onnx.save(text_models.model(net.format(fed)), tmp_path / "fed.onnx")
+    text_models.save(tmp_path / "fed.onnx", net.format(fed))
     assert hints(tmp_path / "weights.onnx", "mnn") == []
     behind = net.replace("[bn] y = BatchNormalization (x,", "r = Relu (x) [bn] y = BatchNormalization (r,")
     assert [h.split(":")[0] for h in hints(tmp_path / "fed.onnx", "mnn")] == ["bn"]
-    onnx.save(text_models.model(behind.format(fed)), tmp_path / "behind.onnx")
+    text_models.save(tmp_path / "behind.onnx", behind.format(fed))
     assert hints(tmp_path / "behind.onnx", "mnn") == [], "it crashes where a model begins with it"
 
 
@@ -329,14 +329,14 @@ def test_a_list_of_what_holds_anyway_along_each_axis_is_not_set(tmp_path: Path) 
     for size, found in ((1, 0), (2, 1)):
         pool = f"MaxPool <kernel_shape = [2, 2], dilations = [{size}, {size}], strides = [1, 1]> (r)"
         net = f"g (float[1, 1, 9, 9] x) => (float[1, 1, n, m] y) {{ r = Relu (x) [pool] y = {pool} }}"
-        onnx.save(text_models.model(net), tmp_path / "m.onnx")
+        text_models.save(tmp_path / "m.onnx", net)
         assert len(hints(tmp_path / "m.onnx", "mnn")) == found
 
 
 def test_an_output_that_nobody_reads_is_none(tmp_path: Path) -> None:
     for outputs, found in (("", 0), (", bool[4] m", 1)):
         net = f"g (float[4] x) => (float[4] y{outputs}) {{ [drop] y, m = Dropout (x) }}"
-        onnx.save(text_models.model(net), tmp_path / "m.onnx")
+        text_models.save(tmp_path / "m.onnx", net)
         assert len(hints(tmp_path / "m.onnx", "opencv")) == found
 
 
@@ -353,7 +353,7 @@ def test_a_node_behind_another_one_is_named_and_right_releases_are_not(tmp_path:
     body = "p = Pad (x, w) [pool] y = MaxPool<kernel_shape=[3, 3]> (p)"
     net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
     weights: dict[str, Any] = {"w": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
-    onnx.save(text_models.model(net, **weights), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", net, **weights)
     (hint,) = hints(tmp_path / "m.onnx", "ort")
     assert hint.startswith("pool: behind a Pad of zeros gives other values")
     (tmp_path / "own" / "toy").mkdir(parents=True)
@@ -370,7 +370,7 @@ def test_what_makes_it_harmless_gives_no_hint(tmp_path: Path) -> None:
     for first, mode, found in (("Neg", "constant", 1), ("Relu", "constant", 0), ("Neg", "edge", 0)):
         body = f'r = {first} (x) p = Pad<mode = "{mode}"> (r, w) [pool] y = MaxPool<kernel_shape = [3, 3]> (p)'
         net = f"g (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y) {{ {body} }}"
-        onnx.save(text_models.model(net, **weights), tmp_path / "m.onnx")
+        text_models.save(tmp_path / "m.onnx", net, **weights)
         assert len(hints(tmp_path / "m.onnx", "ort")) == found, (first, mode)
     page = subcut("known", "pad-maxpool", cwd=tmp_path).out
     assert "of 0 mode=constant" in page and "of 0 maker 0=Relu" in page
@@ -397,7 +397,7 @@ def test_a_pooling_fits_mnns_entry_by_its_missing_strides(attributes: str, hinte
 
 
 def test_what_only_values_show_is_listed_and_no_hint(tmp_path: Path) -> None:
-    onnx.save(text_models.model("g (float[4] x) => (float[4] y) { y = Tanh (x) }"), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", "g (float[4] x) => (float[4] y) { y = Tanh (x) }")
     assert hints(tmp_path / "m.onnx", "opencv") == []
     assert "opencv: Tanh of large values gives NaN" in subcut("known", "tanh-large", cwd=tmp_path).out
 
@@ -473,7 +473,7 @@ def test_a_large_model_is_held_against_all_entries_at_once(tmp_path: Path) -> No
         )
         (tmp_path / "own" / "toy" / f"e{k}.toml").write_text(render(entry), encoding="utf-8")
     pairs = "".join(f"e{k} = Elu<alpha = 1.01> (t{k}) r{k} = Relu (e{k}) t{k + 1} = Abs (r{k}) " for k in range(1000))
-    onnx.save(text_models.model(f"g (float[4] t0) => (float[4] t1000) {{ {pairs} }}"), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", f"g (float[4] t0) => (float[4] t1000) {{ {pairs} }}")
     context = LintContext(load(tmp_path / "m.onnx"), runtime="toy", known=[tmp_path / "own"])
     assert (len(context.all_nodes), len(context.types.inferred) > 2000) == (3000, True)
     begin = time.process_time()
@@ -497,7 +497,7 @@ def test_a_fact_that_no_entry_needs_is_not_asked_for(tmp_path: Path) -> None:
     (tmp_path / "own" / "toy" / "e.toml").write_text(render(entry), encoding="utf-8")
     for alpha, found in ((1, 0), (2, 1)):
         net = f"g (float[4] x) => (float[4] y) {{ y = Elu<alpha = {alpha}.0> (x) }}"
-        onnx.save(text_models.model(net), tmp_path / "m.onnx")
+        text_models.save(tmp_path / "m.onnx", net)
         context = Watched(load(tmp_path / "m.onnx"), runtime="toy", known=[tmp_path / "own"])
         assert (len(list(run_rules(context, ["known"]))), len(asked) > 0) == (found, bool(found))
 

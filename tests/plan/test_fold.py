@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
 
 from subgraph.graph.graph import load
 from subgraph.plan.fold import fold_batch_norms
 from tests.helpers import text_models
+from tests.helpers.runs import evaluate
 
 NET = """
 g (float[2, 4, 5, 5] x) => (float[2, 6, 5, 5] y) {
@@ -24,10 +23,6 @@ g (float[2, 4, 5, 5] x) => (float[2, 6, 5, 5] y) {
 READ_TWICE = NET.replace("[relu] y = Relu (n)", "[relu] r = Relu (n) [more] y = Add (r, c)")
 
 
-def run(file: Path, x: Any) -> Any:
-    return ort.InferenceSession(str(file)).run(None, {"x": x})[0]
-
-
 @pytest.fixture
 def weights() -> dict[str, Any]:
     rng = np.random.default_rng(3)
@@ -37,14 +32,14 @@ def weights() -> dict[str, Any]:
 
 
 def test_a_folded_model_gives_the_same(tmp_path: Path, weights: dict[str, Any]) -> None:
-    onnx.save(text_models.model(NET, **weights), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", NET, **weights)
     folded = fold_batch_norms(load(tmp_path / "m.onnx").prepare(), tmp_path / "folded")
     assert [node.name for node in folded.nodes] == ["conv", "relu"]
     x = np.random.default_rng(0).normal(size=(2, 4, 5, 5)).astype(np.float32)
-    assert np.allclose(run(folded.path, x), run(tmp_path / "m.onnx", x), atol=1e-5)
+    assert np.allclose(evaluate(folded.path, {"x": x})["y"], evaluate(tmp_path / "m.onnx", {"x": x})["y"], atol=1e-5)
 
 
 def test_a_conv_that_another_node_reads_is_left_as_it_is(tmp_path: Path, weights: dict[str, Any]) -> None:
-    onnx.save(text_models.model(READ_TWICE, **weights), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", READ_TWICE, **weights)
     graph = load(tmp_path / "m.onnx").prepare()
     assert fold_batch_norms(graph, tmp_path / "folded") is graph

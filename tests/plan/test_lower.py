@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from subgraph.graph.graph import Graph, load
@@ -18,6 +17,7 @@ from subgraph.plan.places import OUTPUT, Dynamic, Lowering, Quantized, Read, Rou
 from subgraph.precision import Precision
 from subgraph.storage.scale import Scale
 from tests.helpers import text_models
+from tests.helpers.runs import evaluate
 
 NET = """
 g (float[2, 4] x) => (float[2, 4] y, float[2, 4] h) {
@@ -44,8 +44,7 @@ def run(graph: Graph, twin: Twin, reads: set[Read], folder: Path) -> tuple[onnx.
     lowered(graph, {r: twin.lowering(r) for r in reads}).save(folder / "low.onnx")
     model = onnx.load(folder / "low.onnx")
     onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(folder / "low.onnx", providers=["CPUExecutionProvider"])
-    return model, dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": X}), strict=True))
+    return model, evaluate(folder / "low.onnx", {"x": X})
 
 
 def through(value: Any, form: Quantized = ACTIVATION) -> Any:
@@ -116,7 +115,7 @@ def test_16_bits_of_integers_below_the_newest_opset_are_onnxruntimes(net: Graph,
     lowered(net, {(0, "x"): twin.lowering((0, "x"))}).save(tmp_path / "low.onnx")
     model = onnx.load(tmp_path / "low.onnx")
     assert {n.domain for n in model.graph.node if "Quantize" in n.op_type} == {"com.microsoft"}
-    found = onnxruntime.InferenceSession(tmp_path / "low.onnx").run(["h"], {"x": X})[0]
+    found = evaluate(tmp_path / "low.onnx", {"x": X})["h"]
     assert np.abs(found - X @ W).max() <= 1e-4 * np.abs(W).sum(0).max()
 
 
@@ -129,7 +128,7 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
     draft, owners = probed(net, places)
     draft.save(tmp_path / "probed.onnx")
     onnx.checker.check_model(onnx.load(tmp_path / "probed.onnx"), full_check=True)
-    y, h, found = onnxruntime.InferenceSession(tmp_path / "probed.onnx").run(None, {"x": X})
+    y, h, found = evaluate(tmp_path / "probed.onnx", {"x": X}).values()
     assert owners == [0, 1, 1, 2, 3] and np.allclose(h, X @ W, rtol=1e-5, atol=1e-5)
     r, form = np.maximum(X @ W, 0), TWIN.forms["w"]
     assert isinstance(form, Quantized) and np.allclose(y, r @ V, rtol=1e-5, atol=1e-5)

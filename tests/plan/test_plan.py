@@ -378,7 +378,7 @@ def test_many_places_are_ranked_by_a_few_runs(place: Path, monkeypatch: pytest.M
     nodes = "".join(f"[n{k}] h{k + 1} = Mul (h{k}, {'one' if k % 11 else 'near'}) " for k in range(64))
     text = f"g (float[1, 8] h0) => (float[1, 8] y) {{ {nodes} [big] b = Mul (h64, big) [y] y = Mul (b, tiny) }}"
     one, near, big, tiny = (np.array([v], np.float32) for v in (1, 1.1, 1e6, 1e-6))
-    onnx.save(text_models.model(text, one=one, near=near, big=big, tiny=tiny), place / "many.onnx")
+    text_models.save(place / "many.onnx", text, one=one, near=near, big=big, tiny=tiny)
     seen: list[Planner] = []
     measured = Planner.measure
 

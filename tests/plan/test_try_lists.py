@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 
@@ -45,7 +44,7 @@ def here(tmp_path: Path) -> Path:
     """A network and samples, seeded."""
     rng = np.random.default_rng(7)
     w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
-    onnx.save(text_models.model(NET, w=w, v=v, u=u), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", NET, w=w, v=v, u=u)
     (tmp_path / "samples").mkdir()
     for k in range(SAMPLES):
         np.save(tmp_path / "samples" / f"s{k}.npy", rng.normal(size=(1, 8)).astype(np.float32))

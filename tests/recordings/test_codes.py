@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
@@ -24,6 +23,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.scale import Scale
 from subgraph.types import Array
+from tests.helpers.runs import evaluate
 
 STEP, ZERO = 0.05, 120
 DATA = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
@@ -48,8 +48,7 @@ def values(quantized: bool) -> dict[str, Array]:
     """What a healthy device has."""
     model = net(quantized)
     names = [n.output[0] for n in model.graph.node]
-    session = ort.InferenceSession(tapped(model, names).SerializeToString(), providers=["CPUExecutionProvider"])
-    return dict(zip(names, session.run(names, {"data": DATA}), strict=True))
+    return evaluate(tapped(model, names), {"data": DATA}, names)
 
 
 def seen(reference: Reference, folder: Path, quantized: bool) -> RunComparison:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -27,6 +26,7 @@ from subgraph.types import Array
 from subgraph.verdict import Status
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
+from tests.helpers.runs import evaluate
 
 TEXT = """g (float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] out)
 {
@@ -70,8 +70,7 @@ def values(folder: Path, fault: str = "") -> dict[str, Array]:
     data = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     np.save(folder / "x.npy", data)
     names = [n for node in made().graph.node for n in node.output]
-    session = onnxruntime.InferenceSession(tapped(made(fault), names).SerializeToString())
-    return dict(zip(names, session.run(names, {"x": data}), strict=True))
+    return evaluate(tapped(made(fault), names), {"x": data}, names)
 
 
 @pytest.fixture
@@ -182,8 +181,7 @@ def test_an_export_is_judged_without_the_floor_of_approximate_kernels(tmp_path: 
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 4, 8), np.float32))
     (tmp_path / "rec").mkdir()
     names = ["a", "b", "y"]
-    session = onnxruntime.InferenceSession(tapped(module, names).SerializeToString())
-    for name, value in zip(names, session.run(names, {"x": np.load(tmp_path / "x.npy")}), strict=True):
+    for name, value in evaluate(tapped(module, names), {"x": np.load(tmp_path / "x.npy")}, names).items():
         np.save(tmp_path / f"rec/{name}.npy", value)
     words = (command, "m.onnx", "--recorded", "rec", "-i", "x.npy", "--json")
     assert subcut(*words, cwd=tmp_path).code == 0, "a device's kernels may do so"
@@ -287,15 +285,14 @@ def feed_forward(folder: Path, fault: bool = False) -> dict[str, Array]:
         n: (draw(s) / (40 if n in ("w2", "b2") else 4)).astype(np.float32) for n, s in shapes.items()
     }
     numbers: dict[str, Any] = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
-    onnx.save(text_models.model(FEED_FORWARD, **weights, **numbers), folder / "m.onnx")
+    text_models.save(folder / "m.onnx", FEED_FORWARD, **weights, **numbers)
     x = draw((1, 6, 16)).astype(np.float32)
     np.save(folder / "x.npy", x)
     if fault:
         weights["w1"] = np.roll(weights["w1"], 1, 0)
     model = text_models.model(FEED_FORWARD, **weights, **numbers)
     names = [n for node in model.graph.node for n in node.output]
-    session = onnxruntime.InferenceSession(tapped(model, names).SerializeToString())
-    return dict(zip(names, session.run(names, {"x": x}), strict=True))
+    return evaluate(tapped(model, names), {"x": x}, names)
 
 
 def test_numbered_blobs_of_fused_nodes_are_found_behind_a_fault(dump: Path) -> None:

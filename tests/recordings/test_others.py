@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -40,6 +39,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name
 from subgraph.types import Array
 from tests.helpers.made_dumps import ONE, ieb
+from tests.helpers.runs import evaluate
 
 FAULTY = "/layer1/layer1.1/conv2/Conv"
 
@@ -75,8 +75,7 @@ def _values(model: onnx.ModelProto, others: Path) -> dict[str, Array]:
 
 def _all_tensors(model: onnx.ModelProto, data: Array) -> dict[str, Array]:
     names = [n for node in model.graph.node for n in node.output]
-    session = onnxruntime.InferenceSession(tapped(model, names).SerializeToString())
-    return {"data": data} | dict(zip(names, session.run(names, {"data": data}), strict=True))
+    return {"data": data} | evaluate(tapped(model, names), {"data": data}, names)
 
 
 @dataclass

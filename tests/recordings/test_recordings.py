@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,6 +34,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import Done, subcut
+from tests.helpers.runs import evaluate
 
 Array = npt.NDArray[Any]
 DUMPS = ROOT / "fixtures" / "dumps"
@@ -604,9 +604,7 @@ def kept(model: onnx.ModelProto, folder: Path, turned: bool = False, flat: bool 
     """What a healthy device keeps of a cube, in `folder`/dump; `turned`: its layers with channels last."""
     data = np.random.default_rng(1).normal(size=(1, 6, 6, 6)).astype(np.float32)
     names = [n.output[0] for n in model.graph.node]
-    every = device_model(model, names)
-    session = ort.InferenceSession(every.SerializeToString(), providers=["CPUExecutionProvider"])
-    values = dict(zip(names, session.run(names, {"data": data}), strict=True)) | {"data": data}
+    values = evaluate(device_model(model, names), {"data": data}, names) | {"data": data}
     (folder / "dump").mkdir()
     for name, value in values.items():
         own = value.transpose(0, 2, 3, 1) if turned and name != "data" else value

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 from subgraph.errors import UnknownName
@@ -24,6 +23,7 @@ from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.types import Array
+from tests.helpers.runs import evaluate
 
 SHAPE = (1, 3, 12, 10)
 NAMES = ("stem", "act", "mid", "out")
@@ -66,9 +66,8 @@ def recorded(folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Ar
     model = net(wrong)
     del model.graph.output[:]
     model.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES)
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (folder / "dump").mkdir(exist_ok=True)
-    for name, value in zip(NAMES, session.run(NAMES, {"data": np.ascontiguousarray(fed)}), strict=True):
+    for name, value in evaluate(model, {"data": np.ascontiguousarray(fed)}, NAMES).items():
         keep(folder / "dump" / name, value)
 
 

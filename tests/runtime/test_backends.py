@@ -31,6 +31,7 @@ from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import Value
 from tests.helpers import text_models, web_runtime
 from tests.helpers.run_command import PATIENCE
+from tests.helpers.runs import save_records
 
 HEAVY = frozenset(
     "numpy onnx onnxruntime networkx PIL ml_dtypes google torch openvino cv2 tract MNN tensorflow".split()
@@ -145,18 +146,13 @@ def numbers(tmp_path: Path, refused: set[str]) -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.onnx"
-    path.write_bytes(
-        text_models.model(
-            "g (string[n] s, string[] t) => (string[n] so, string[] to) {so = Identity(s) to = Identity(t)}"
-        ).SerializeToString()
-    )
-    return path
+    text = "g (string[n] s, string[] t) => (string[n] so, string[] to) {so = Identity(s) to = Identity(t)}"
+    return text_models.save(tmp_path / "texts.onnx", text)
 
 
 def ask(worker: Worker, folder: Path, feeds: Mapping[str, Value], outputs: Mapping[str, str]) -> dict[str, Value]:
     """Run on values in memory; what came, by name."""
-    records = [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
+    records = save_records(feeds, folder)
     done = worker.run("m", folder, outputs, records)
     assert set(done.others).isdisjoint(outputs)
     return {r.name: tensors.load(r, folder) for r in done.tensors}
@@ -167,11 +163,6 @@ def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape), name
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-def save(path: Path, text: str, **more: Any) -> Path:
-    path.write_bytes(text_models.model(text, **more).SerializeToString())
-    return path
 
 
 # ------------------------------------------------------------------------------------------------ the contract
@@ -201,7 +192,9 @@ def test_it_gives_the_right_values_of_every_kind(
         # only what is asked for is written, and the next run has forgotten the last
         negative = {"c": np.array(-2, np.float32)}
         same(ask(worker, tmp_path, taken | negative, {"co": "last"}), {"co": np.array(2, np.float32)})
-        plain = save(tmp_path / "plain.onnx", "g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", w=WEIGHT)
+        plain = text_models.save(
+            tmp_path / "plain.onnx", "g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", w=WEIGHT
+        )
         for name, changed in about.switches.items():  # each is a candidate of its own, and as right
             assert name and changed != options and worker.load("m", plain, changed) >= 0
             same(ask(worker, tmp_path, {"x": X}, {"y": "switched"}), {"y": X @ WEIGHT})
@@ -250,7 +243,7 @@ ONE = "g (float[2] x) => (float[2] y) {t = Identity(x) y = Neg(t)}"
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    return save(tmp_path / "one.onnx", ONE)
+    return text_models.save(tmp_path / "one.onnx", ONE)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +315,9 @@ def test_a_library_that_is_none(one: Path, tmp_path: Path) -> None:
 
 
 def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
-    unknown = save(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
+    unknown = text_models.save(
+        tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",)
+    )
     with pytest.raises(Refused, match=r"^onnxruntime [\d.]+ refuses the model") as e:
         ort.load(unknown, {})
     assert e.value.hint == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
@@ -340,7 +335,7 @@ def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
     assert place is not None and place.origin is not None
     library = next(Path(place.origin).parent.glob("_extensions_pydll*.so"))
     text = "g (string[n] s) => (string[n] up) {up = ai.onnx.contrib.StringUpper(s)}"
-    model = save(tmp_path / "upper.onnx", text, domains=("ai.onnx.contrib",))
+    model = text_models.save(tmp_path / "upper.onnx", text, domains=("ai.onnx.contrib",))
     with Worker("ort", timeout=PATIENCE) as worker:
         with pytest.raises(Refused, match="StringUpper"):
             worker.load("m", model, {})
@@ -360,7 +355,7 @@ def test_values_of_onnx_reference(tmp_path: Path) -> None:
       rows = Gather <axis = 2> (x, at)
       soft = Softmax <axis = -1> (x)
     }"""
-    model = save(tmp_path / "m.onnx", text, w=np.array([[[[1, 0], [0, -1]]]], np.float32))
+    model = text_models.save(tmp_path / "m.onnx", text, w=np.array([[[[1, 0], [0, -1]]]], np.float32))
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
     found: Any = onnx_reference.load(model, {})({"x": x, "at": np.array([3, -4])})
     assert found["pool"].ravel().tolist() == [5, 7, 13, 15]
@@ -373,7 +368,9 @@ def test_values_of_onnx_reference(tmp_path: Path) -> None:
 
 
 def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> None:
-    unknown = save(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
+    unknown = text_models.save(
+        tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",)
+    )
     with Worker("onnx-reference", timeout=PATIENCE) as worker, pytest.raises(Refused, match="Blur"):
         worker.load("m", unknown, {})
 
@@ -591,7 +588,7 @@ def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) 
 )
 def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=f"'{name}' is not a plain tensor") as e:
-        cmd.load(save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
+        cmd.load(text_models.save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
     assert e.value.hint == "cut between plain tensors"
 
 

@@ -14,10 +14,10 @@ from subgraph.environments import emulated
 from subgraph.errors import BackendError, Refused
 from subgraph.runtime.backends import ncnn
 from subgraph.runtime.worker import Worker
-from subgraph.storage import tensors
 from subgraph.system import hardware, vulkan
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
+from tests.helpers.runs import run_in_worker
 
 pytest.importorskip("ncnn", reason="ncnn is missing: pip install --no-deps ncnn pnnx")
 
@@ -35,15 +35,11 @@ def worker() -> Iterator[Worker]:
 
 
 def load(worker: Worker, folder: Path, text: str, options: dict[str, Any] | None = None, **weights: Any) -> None:
-    path = folder / "m.onnx"
-    path.write_bytes(text_models.model(text, **weights).SerializeToString())
-    worker.load("m", path, options or {})
+    worker.load("m", text_models.save(folder / "m.onnx", text, **weights), options or {})
 
 
 def run(worker: Worker, folder: Path, x: Any) -> Any:
-    record = tensors.save("x", x, tensors.type_of(x), folder, "in")
-    (given,) = worker.run("m", folder, {"y": "out"}, [record]).tensors
-    return tensors.load(given, folder)
+    return run_in_worker(worker, folder, {"x": x})["y"]
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -89,7 +85,7 @@ def test_whole_numbers_are_fed_in_32_bits(worker: Worker, tmp_path: Path) -> Non
 def test_what_it_does_not_take_is_refused_with_the_reason(text: str, says: str, worker: Worker, tmp_path: Path) -> None:
     domains = ("own.domain",) if "own" in text else ()
     path = tmp_path / "m.onnx"
-    path.write_bytes(text_models.model(text, domains=domains).SerializeToString())
+    text_models.save(path, text, domains=domains)
     with pytest.raises(Refused, match=says):
         worker.load("m", path, {})
 

@@ -17,9 +17,9 @@ from subgraph.errors import BackendError, ModelError, Refused, UsageError, Worke
 from subgraph.runtime import candidate
 from subgraph.runtime.backends import web
 from subgraph.runtime.worker import Worker
-from subgraph.storage import tensors
 from subgraph.system import hardware
 from tests.helpers import text_models, web_runtime
+from tests.helpers.runs import run_in_worker
 
 pytestmark = pytest.mark.skipif(bool(web_runtime.lacking()), reason=web_runtime.lacking() or "it can be run")
 
@@ -30,15 +30,11 @@ X = np.array([-1.0, 0.5, np.nan], np.float32)
 
 
 def model(folder: Path, text: str) -> Path:
-    path = folder / f"{abs(hash(text))}.onnx"
-    path.write_bytes(text_models.model(text).SerializeToString())
-    return path
+    return text_models.save(folder / f"{abs(hash(text))}.onnx", text)
 
 
 def run(worker: Worker, folder: Path, **feeds: Any) -> Any:
-    records = [tensors.save(n, v, tensors.type_of(v), folder, f"in-{n}") for n, v in feeds.items()]
-    (record,) = worker.run("m", folder, {"y": "out"}, records).tensors
-    return tensors.load(record, folder)
+    return run_in_worker(worker, folder, feeds)["y"]
 
 
 FIREFOX = pytest.param(

@@ -227,9 +227,9 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
     w = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
     ours = "g (float[1,8] x) => (float[1,5] y) { a = MatMul(x, w)  y = Add(a, c) }"
     theirs = "g (float[1,8] x) => (float16[1,5] y) { a = MatMul(x, w)  b = Mul(a, c)  y = Cast<to=10>(b) }"
-    onnx.save(text_models.model(ours, w=w, c=np.float32(0.001)), tmp_path / "model.onnx")
+    text_models.save(tmp_path / "model.onnx", ours, w=w, c=np.float32(0.001))
     for name, factor in (("other.onnx", -1.0), ("right.onnx", 1.0)):
-        onnx.save(text_models.model(theirs, w=w, c=np.float32(factor)), tmp_path / name)
+        text_models.save(tmp_path / name, theirs, w=w, c=np.float32(factor))
     wrong, right = bisect(tmp_path), bisect(tmp_path, "--atol", "0.01", "--force", other="right.onnx")
     assert (wrong.code, right.code) == (1, 0), (wrong, right)
     assert "output y is float16 for float32" in wrong.document["other_model"]["matched"]
@@ -240,8 +240,8 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
 def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: Path) -> None:
     """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was asked."""
     text = "g (float[N,4] x) => (float[N,M] y) { a = Relu(x)  s = Shape(a)  b = Exp(a)  y = Reshape(b, s) }"
-    onnx.save(text_models.model(text), tmp_path / "model.onnx")
-    onnx.save(text_models.model(text.replace("Exp", "odd.Wave"), domains=("odd",)), tmp_path / "other.onnx")
+    text_models.save(tmp_path / "model.onnx", text)
+    text_models.save(tmp_path / "other.onnx", text.replace("Exp", "odd.Wave"), domains=("odd",))
     words = ("model.onnx", "--shape", "x=3x4", "--candidate-model", "other.onnx", "-c", "ort")
     compared = subcut("compare", *words, cwd=tmp_path)
     bisected = subcut("bisect", *words, cwd=tmp_path)

@@ -122,7 +122,7 @@ def test_real_runtimes_are_asked_about_the_file_as_shipped(runtime: str, text: s
     draw = np.random.default_rng(0).standard_normal
     weights: dict[str, Any] = {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
     floats: dict[str, Any] = {n: (v / 3).astype(np.float32) for n, v in weights.items()}
-    onnx.save(text_models.model(text, **floats), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", text, **floats)
     shapes = ("--shape", "x=3x3x8x8", *(("--shape", "kernels=4x3x3x3") if text is KERNELS else ()))
     document = subcut("bisect", "m.onnx", "-c", runtime, *shapes, "--repeat", "1", "--json", cwd=tmp_path).document
     assert document["findings"] == [] and document["exit_code"] == int(bool(words))

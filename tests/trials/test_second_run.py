@@ -42,7 +42,7 @@ def load(model, options):
 
 
 def made(folder: Path, when: str, *rows: int) -> Graph:
-    (folder / "m.onnx").write_bytes(text_models.model(LINE).SerializeToString())
+    text_models.save(folder / "m.onnx", LINE)
     (folder / "stateful.py").write_text(STATEFUL.format(when=when), encoding="utf-8")
     (folder / "in").mkdir()
     for k, n in enumerate(rows):

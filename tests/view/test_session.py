@@ -102,7 +102,7 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
 ) -> None:
     """Of each candidate that was named; one that cannot be read is told by its run."""
     monkeypatch.chdir(tmp_path)
-    onnx.save(text_models.model(PADDED), "m.onnx")
+    text_models.save("m.onnx", PADDED)
     asked, specs = Asked(model="m.onnx"), ["ort==1.31.1", "ort==1.32.0", "nothing such"]
     options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
@@ -115,7 +115,7 @@ def test_a_node_is_described_where_the_projects_candidate_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    onnx.save(text_models.model(PADDED), "m.onnx")
+    text_models.save("m.onnx", PADDED)
     Path("subcut.toml").write_text('candidate = "nothing such"\n', encoding="utf-8")
     asked = Asked(model="m.onnx")
     typed = view_options(asked.settings, RunOptions(), InputOptions(), None, None)
@@ -250,7 +250,7 @@ def test_of_thousands_of_nodes_none_is_compared_alone_and_of_several_candidates_
 def test_a_region_has_the_constants_in_its_boxes(tmp_path: Path) -> None:
     constant = "c = Constant <value = float[3] {2, 3, 4}> ()"
     text = f"g (float[3] x) => (float[3] y) {{ {constant} d = Mul(x, c) y = Neg(d) }}"
-    onnx.save(text_models.model(text), tmp_path / "m.onnx")
+    text_models.save(tmp_path / "m.onnx", text)
     opened = ViewSession(open_model(tmp_path / "m.onnx"), "m.onnx", ViewOptions({}, (), (), (), (), tmp_path / "out"))
     region = opened.region("#1", "#1")
     assert (region["nodes"], region["inside"], region["parameters"]) == ([1], [0], 3)
@@ -408,7 +408,7 @@ def test_the_model_of_a_run_is_the_one_with_its_structure(tmp_path: Path, monkey
     """In a folder with several models nobody is asked which."""
     monkeypatch.chdir(tmp_path)
     for name, operator in (("a.onnx", "Neg"), ("b.onnx", "Relu")):
-        onnx.save(text_models.model(f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}"), name)
+        text_models.save(name, f"g (float[2] x) => (float[2] y) {{ y = {operator}(x) }}")
     Path("damaged.onnx").write_bytes(b"no model")
     structure = load(Path("b.onnx")).skeleton.structure
     assert find_model({"model": {"file": "b.onnx", "structure_sha256": structure}}, "run") == "b.onnx"

@@ -42,7 +42,7 @@ def test_a_small_element_that_is_wrong_is_seen_over_several_samples(tmp_path: Pa
     """It was right: within 3 % of the largest joint."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(8, 6)).astype(np.float32) * np.array([1, 1, 1, 1, 1, 0.03], np.float32)
-    (tmp_path / "m.onnx").write_bytes(text_models.model(ARM, w=weights).SerializeToString())
+    text_models.save(tmp_path / "m.onnx", ARM, w=weights)
     (tmp_path / "still.py").write_text(STILL, encoding="utf-8")
     (tmp_path / "samples").mkdir()
     for k in range(4):
