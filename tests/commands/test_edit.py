@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
 from subgraph.errors import InputError, ModelError, ResultExists, SubcutError, UnknownName, UsageError
 from tests.helpers import text_models
 from tests.helpers.run_command import chain, in_process
+from tests.helpers.runs import evaluate
 
 NAMES = [f"n{i}" for i in range(6)]
 
@@ -134,8 +134,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def outputs(path: str) -> list[np.ndarray[Any, Any]]:
     feeds = {"x": np.ones((2, 3), np.float32), "n": np.array(2)}
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return [np.asarray(value) for value in session.run(None, feeds)]
+    return list(evaluate(Path(path), feeds).values())
 
 
 FED = ("-i", "n=n.npy", "-i", "x=x.npy")
