@@ -15,24 +15,19 @@ import pytest
 from subgraph.reports import replay_command
 from subgraph.trials import pieces
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
 # What each node of a kind gives, times 1 + `off`; of the others what is right.
-OFF = """
-import numpy, onnx, onnxruntime
-def load(model, options):
-    made = onnx.load(str(model))
-    for node in list(made.graph.node):
-        if node.op_type == options["op"]:
-            right, node.output[0] = node.output[0], node.output[0] + "/exact"
-            factor = onnx.numpy_helper.from_array(numpy.float32(1 + float(options["off"])), right + "/factor")
-            made.graph.initializer.append(factor)
-            place = list(made.graph.node).index(node) + 1
-            made.graph.node.insert(place, onnx.helper.make_node("Mul", [right + "/exact", factor.name], [right]))
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
-"""
+OFF = planted("""
+for node in nodes:
+    if node.op_type == options["op"]:
+        right, node.output[0] = node.output[0], node.output[0] + "/exact"
+        factor = numpy_helper.from_array(np.float32(1 + float(options["off"])), right + "/factor")
+        model.graph.initializer.append(factor)
+        place = list(model.graph.node).index(node) + 1
+        model.graph.node.insert(place, helper.make_node("Mul", [right + "/exact", factor.name], [right]))
+""")
 LINE = "g (float[4, 16] x) => (float[4, 16] y) { [a] p = Abs (x) [b] q = Exp (p) [c] y = Add (q, large) }"
 STEPS = " ".join(f"[a{k}] t{k + 1} = Abs (t{k})" for k in range(1, 30))
 MANY = LINE.replace("p = Abs (x)", f"t1 = Abs (x) {STEPS}").replace("Exp (p)", "Exp (t30)")
@@ -234,17 +229,10 @@ def test_blame_names_the_kernels(tmp_path: Path) -> None:
 
 
 # All that a session gives, changed.
-CHANGED = """
-import onnxruntime
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    change = {"half": lambda v: v.astype("float16"), "gain": lambda v: v * 1.0015}[options["how"]]
-    def run(feeds):
-        found = dict(zip(names, session.run(names, dict(feeds))))
-        return {k: change(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in found.items()}
-    return run
-"""
+CHANGED = planted(
+    change='change = {"half": lambda v: v.astype("float16"), "gain": lambda v: v * 1.0015}[options["how"]]',
+    answer='found = {k: change(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in found.items()}',
+)
 
 
 @pytest.mark.slow

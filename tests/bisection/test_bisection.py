@@ -25,12 +25,12 @@ from subgraph import plugins
 from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import NAMES, line
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import PATIENCE, Done, subcut
 from tests.helpers.versions import with_padfusion_bug
 
 CASES = ROOT / "fixtures" / "cases"
 QUICK = ("--rtol", "1e-3")
-WRONG = "found = {k: v + ('n13' in names) for k, v in found.items()}"
 
 
 @pytest.fixture
@@ -157,16 +157,10 @@ def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(her
     assert document["notes"] == ["the whole model is wrong, n9..n20 alone is right: look outside of it"]
 
 
-WAVERING = """
-import os
-import onnxruntime
-
-def load(path, options):
-    session = onnxruntime.InferenceSession(str(path))
-    names = [output.name for output in session.get_outputs()]
-    noise = int.from_bytes(os.urandom(4), "little") * float(options["by"])
-    return lambda feeds: {n: v + v.dtype.type(noise) for n, v in zip(names, session.run(names, feeds))}
-"""
+WAVERING = planted(
+    change='noise = int.from_bytes(os.urandom(4), "little") * float(options["by"])',
+    answer="if 'Relu' not in node_names: found = {n: v + v.dtype.type(noise) for n, v in found.items()}",
+)
 
 
 @pytest.mark.slow
@@ -202,23 +196,10 @@ def test_they_agree(here: Path) -> None:
     assert ">The network</h2>" in (here / "subcut_out" / name / "report.html").read_text(encoding="utf-8")
 
 
-def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """A backend for a test: onnxruntime with these statements added; `names` are the model's nodes."""
-    (folder / "odd.py").write_text(
-        "import os, time\nfrom pathlib import Path\nimport onnx, onnxruntime\n"
-        "HERE = Path(__file__).parent\n"
-        "def load(model, options):\n"
-        "    names = [n.name for n in onnx.load(model).graph.node]\n"
-        f"    {load}\n"
-        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
-        "    outputs = [o.name for o in session.get_outputs()]\n"
-        "    def run(feeds):\n"
-        "        with (HERE / 'log').open('a') as log: log.write('+'.join(names) + '\\n')\n"
-        "        found = dict(zip(outputs, session.run(outputs, dict(feeds))))\n"
-        f"        {run}\n"
-        "        return found\n"
-        "    return run\n"
-    )
+def odd(folder: Path, load: str = "", run: str = "") -> tuple[str, str]:
+    """Write a candidate with these statements, which logs the names of the nodes of each run."""
+    log = "with (HERE / 'log').open('a') as log: log.write('+'.join(node_names) + '\\n')"
+    (folder / "odd.py").write_text(planted(f"HERE = Path(__file__).parent\n{load}", f"{log}\n{run}"))
     return ("-c", "odd.py")
 
 
@@ -226,8 +207,8 @@ def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("load", "signature"),
     [
-        pytest.param("if 'n13' in names: os.abort()", "crash", marks=pytest.mark.slow),
-        ("if 'n13' in names: raise ValueError('n13')", "refused"),
+        pytest.param("if 'n13' in node_names: os.abort()", "crash", marks=pytest.mark.slow),
+        ("if 'n13' in node_names: raise ValueError('n13')", "refused"),
     ],
 )
 def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: str, here: Path) -> None:
@@ -239,7 +220,7 @@ def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: st
 @pytest.mark.slow
 def test_a_hang_is_followed(here: Path) -> None:
     line(here / "m.onnx", NAMES[:4])
-    words = odd(here, run="time.sleep(600 if 'n2' in names else 0)")
+    words = odd(here, run="time.sleep(600 if 'n2' in node_names else 0)")
     done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here)
     (one,) = found(done)["findings"]
     assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
@@ -250,7 +231,7 @@ def test_the_sample_that_fails_counts(here: Path) -> None:
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0, 30.0)):
         np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
-    large = "'n5' in names and max(v.max() for v in feeds.values()) > 20"
+    large = "'n5' in node_names and max(v.max() for v in feeds.values()) > 20"
     words = odd(here, run=f"if {large}: found = {{k: v + 1 for k, v in found.items()}}")
     done = subcut("bisect", "m.onnx", "-i", "samples", *words, *QUICK, "--json", cwd=here)
     document = found(done)
@@ -261,18 +242,11 @@ def test_the_sample_that_fails_counts(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ bounds, and going on
 
 
-PADDED = """
-import onnx, onnxruntime
-
-def load(path, options):
-    model = onnx.load(str(path))
-    for node in model.graph.node:
-        if node.name == "res2a_branch2b":
-            next(a for a in node.attribute if a.name == "pads").ints[:] = [0, 0, 2, 2]
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, feeds)))
-"""
+PADDED = planted("""
+for node in nodes:
+    if node.name == "res2a_branch2b":
+        next(a for a in node.attribute if a.name == "pads").ints[:] = [0, 0, 2, 2]
+""")
 
 
 @pytest.mark.slow
@@ -300,7 +274,8 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
     document = found(bisect(here, "--json", nodes="n7", log=str(here / "log")))
     assert [f["nodes"] for f in document["findings"]] == [["n7"]]
     lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
-    assert lines.count("run") <= document["trials"] + 1 and len(lines) > before
+    probes = sum(line.endswith(" Relu+Add") for line in lines)  # of the contract; each is a run and no trial
+    assert lines.count("run") - probes <= document["trials"] + 1 and len(lines) > before
 
 
 @pytest.mark.slow
@@ -327,16 +302,9 @@ def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
 
 @pytest.mark.slow
 def test_the_same_command_after_an_edit_of_the_candidate_replaces_its_result(here: Path) -> None:
-    fault = """
-import onnxruntime
-
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model))
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: {name: value + OFFSET for name, value in zip(names, session.run(names, feeds))}
-"""
     for offset in (3, 4):
-        (here / "edited.py").write_text(fault.replace("OFFSET", str(offset)))
+        fault = f"if 'Relu' not in node_names: found = {{n: v + {offset} for n, v in found.items()}}"
+        (here / "edited.py").write_text(planted(answer=fault))
         done = subcut("bisect", "m.onnx", "-c", "edited.py", "--max-trials", "4", cwd=here)
         assert done.code == 1, done
     assert [p.name for p in (here / "subcut_out").glob("bisect-*")] == ["bisect-edited.py"]
@@ -370,7 +338,7 @@ def test_a_case_is_run_again(here: Path) -> None:
             "m.onnx",
             "-i",
             "x.npy",
-            *odd(here, run="found = {k: v + ('n13' in names) for k, v in found.items()}"),
+            *odd(here, run="found = {k: v + ('n13' in node_names) for k, v in found.items()}"),
             *QUICK,
             "--precision",
             "bf16",
@@ -416,23 +384,16 @@ def report(run: Path) -> str:
     return subcut("report", run, "-f", "html", "-o", "-", cwd=run.parent.parent.parent).out
 
 
-FUSES = """
-import onnx, onnxruntime
-
-def load(model, options):
-    network = onnx.load(str(model))
-    readers = {node.input[0]: node for node in network.graph.node}
-    for first in [node for node in network.graph.node if node.op_type == "Exp"]:
-        second = readers.get(first.output[0])
-        third = readers.get(second.output[0]) if second and second.op_type == "Add" else None
-        if third and third.op_type == "Log":
-            third.op_type, third.input[0] = "Softplus", first.input[0]
-            network.graph.node.remove(first)
-            network.graph.node.remove(second)
-    session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
-"""
+FUSES = planted("""
+readers = {node.input[0]: node for node in nodes}
+for first in [node for node in nodes if node.op_type == "Exp"]:
+    second = readers.get(first.output[0])
+    third = readers.get(second.output[0]) if second and second.op_type == "Add" else None
+    if third and third.op_type == "Log":
+        third.op_type, third.input[0] = "Softplus", first.input[0]
+        model.graph.node.remove(first)
+        model.graph.node.remove(second)
+""")
 
 
 @pytest.mark.slow

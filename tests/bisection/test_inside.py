@@ -17,6 +17,7 @@ from fixtures import bodies, bodies_wrong
 from subgraph.bisection.inside import first_wrong, most_halvings
 from subgraph.results.bisect import InnerFinding, InsideDocument
 from subgraph.verdict import Signature, Status, Verdict
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 
@@ -91,20 +92,13 @@ def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_pat
     assert whole["seconds"] > inside["seconds"]
 
 
-IN_LOOPS_ONLY = """
-import onnx, onnxruntime
+IN_LOOPS_ONLY = planted("""
 from fixtures import bodies_wrong
-
-def load(model, options):
-    network = onnx.load(model)
-    for node in network.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g") and node.op_type == "Loop":
-                bodies_wrong.plant(attribute.g.node, options["node"], None, None)
-    session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
-"""
+for node in nodes:
+    for attribute in node.attribute:
+        if attribute.HasField("g") and node.op_type == "Loop":
+            bodies_wrong.plant(attribute.g.node, options["node"], None, None)
+""")
 
 
 @pytest.mark.slow

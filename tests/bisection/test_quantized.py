@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
 # It pads with another code than that of 0, where the three stand together: as Qualcomm's HTP emulator does.
@@ -40,25 +41,20 @@ PADDED = """g (float[1,4,8,8] x) => (float[1,6] y) {
     [conv] f = Conv (e, v) [q3] h = QuantizeLinear (f, t, zero) [d3] i = DequantizeLinear (h, t, zero)
     [mean] y = ReduceMean <axes = [2, 3], keepdims = 0> (i) }"""
 # Its quantizer gives every 16th value a code that is higher by `steps`.
-SHIFTS = """
-import numpy, onnx, onnxruntime
-def load(model, options):
-    made, shift = onnx.load(str(model)), numpy.zeros((1, 64), numpy.int32)
-    shift[:, ::16] = int(options["steps"])
-    made.graph.initializer.append(onnx.numpy_helper.from_array(shift, "shift"))
-    for node in list(made.graph.node):
-        if node.op_type == "QuantizeLinear":
-            right, node.output[0] = node.output[0], "right"
-            place = list(made.graph.node).index(node) + 1
-            for k, (op, reads, name) in enumerate((
-                ("Cast", ["right"], "wide"), ("Add", ["wide", "shift"], "sum"), ("Cast", ["sum"], right)
-            )):
-                types = {"to": onnx.TensorProto.INT8 if k else onnx.TensorProto.INT32} if op == "Cast" else {}
-                made.graph.node.insert(place + k, onnx.helper.make_node(op, reads, [name], **types))
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
-"""
+SHIFTS = planted("""
+shift = np.zeros((1, 64), np.int32)
+shift[:, ::16] = int(options["steps"])
+model.graph.initializer.append(numpy_helper.from_array(shift, "shift"))
+for node in nodes:
+    if node.op_type == "QuantizeLinear":
+        right, node.output[0] = node.output[0], "right"
+        place = list(model.graph.node).index(node) + 1
+        for k, (op, reads, name) in enumerate((
+            ("Cast", ["right"], "wide"), ("Add", ["wide", "shift"], "sum"), ("Cast", ["sum"], right)
+        )):
+            types = {"to": onnx.TensorProto.INT8 if k else onnx.TensorProto.INT32} if op == "Cast" else {}
+            model.graph.node.insert(place + k, helper.make_node(op, reads, [name], **types))
+""")
 WILD = """g (float[1,64] x) => (float[1,64] y) {
     [q] a = QuantizeLinear (x, s, z) [d] b = DequantizeLinear (a, s, z) [far] c = Mul (b, large) [wave] y = Sin (c) }"""
 AMPLIFIED = "piece by piece; the model turns one quantization step into 100 % of its output, so two right runtimes may"

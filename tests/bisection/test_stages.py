@@ -11,6 +11,7 @@ import subgraph
 from subgraph.bisection.bisection import Bisection
 from subgraph.search import Settings, Step
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 
 # Its shapes are computed by nodes that are constants in a frozen cut.
 SHAPES = """g (float[N,4] x) => (float[N,2,2] y) {
@@ -19,21 +20,11 @@ SHAPES = """g (float[N,4] x) => (float[N,2,2] y) {
     [u] u = Concat<axis=0>(n, t) [y] y = Reshape(x, u)
 }"""
 # Wrong only where the shape is computed in the model: no frozen region fails.
-SHY = """
-import onnx, onnxruntime
-
-def load(model, options):
-    wrong = any(node.op_type == "Concat" for node in onnx.load(model).graph.node)
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(feeds):
-        values = dict(zip(names, session.run(names, dict(feeds))))
-        return {name: v + 1 if wrong and v.dtype.kind == "f" else v for name, v in values.items()}
-
-    return run
-"""
-EXCUSED = "import numpy, onnxruntime\n" + SHY.replace('any(node.op_type == "Concat" for node', "any(False for node")
+SHY = planted(
+    change='wrong = any(node.op_type == "Concat" for node in nodes)',
+    answer='found = {n: v + 1 if wrong and v.dtype.kind == "f" else v for n, v in found.items()}',
+)
+EXCUSED = SHY.replace('any(node.op_type == "Concat" for node', "any(False for node")
 
 
 def bisection_of(folder: Path, text: str, candidate: str) -> Bisection:

@@ -16,20 +16,16 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 
 # onnxruntime, wrong by `by` where a model's nodes have attributes: all of one of the sets in `wrong`.
-CANDIDATE = """
-import onnx, onnxruntime
-
-def load(model, options):
-    made = onnx.load(model)
-    nodes = {n.op_type: [a.name for a in n.attribute] for n in made.graph.node}
-    there = {f"{kind}.{name}" for kind, names in nodes.items() for name in names} | {""}
+CANDIDATE = planted(
+    change="""
+    there = {f"{node.op_type}.{a.name}" for node in nodes for a in node.attribute} | {""}
     wrong = float(options["by"]) * any(there.issuperset(each.split("+")) for each in options["wrong"].split("/"))
-    session = onnxruntime.InferenceSession(made.SerializeToString())
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: {n: v + type(v.flat[0])(wrong) for n, v in zip(names, session.run(names, feeds))}
-"""
+    """,
+    answer="found = {n: v + type(v.flat[0])(wrong) for n, v in found.items()}",
+)
 POOL = (
     "g (float[1,2,7,7] x) => (float[1,2,3,3] y) { [pool] p = MaxPool"
     "<kernel_shape=[3,3], strides=[3,3], ceil_mode=1>(x) [act] y = LeakyRelu<alpha=0.2>(p) }"

@@ -13,18 +13,14 @@ from subgraph.blame.parameters import parameters, with_constant_parameters
 from subgraph.graph import region
 from subgraph.storage.tensors import load, save
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 RESIZE = 'g (float[1,1,2,4] x, int64[4] sizes) => (float[1,1,N,M] y) { y = Resize<mode="nearest">(x, , , sizes) }'
-WRONG = """
-import onnx, onnxruntime
-
-def load(model, options):
-    wrong = any(node.op_type == "Resize" for node in onnx.load(model).graph.node)
-    session = onnxruntime.InferenceSession(str(model))
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, feeds))}
-"""
+WRONG = planted(
+    change='wrong = any(node.op_type == "Resize" for node in nodes)',
+    answer="found = {n: v + wrong for n, v in found.items()}",
+)
 
 
 @pytest.mark.parametrize(

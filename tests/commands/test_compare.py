@@ -29,6 +29,7 @@ from subgraph.environments.emulated import PROCESSORS
 from subgraph.errors import BackendError
 from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.process_backends import backend
 from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
 
@@ -129,14 +130,8 @@ def test_what_is_wrong_where(
 @pytest.mark.slow
 def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     """Reading the tensors between hides it, as with a fusion."""
-    (here / "shy.py").write_text(
-        "import onnxruntime\n"
-        "def load(model, options):\n"
-        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
-        "    out = [o.name for o in session.get_outputs()]\n"
-        "    wrong = session.get_inputs()[0].name == 'in' and out == ['out']\n"
-        "    return lambda feeds: {n: v + wrong for n, v in zip(out, session.run(out, dict(feeds)))}\n"
-    )
+    wrong = "inputs[0].name == 'in' and names == ['out']"
+    (here / "shy.py").write_text(planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}"))
     done = compare("-c", "shy.py", cwd=here)
     assert done.code == 1
     assert "fusion" in done.out.splitlines()[-1]
@@ -299,16 +294,8 @@ def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0)):
         np.save(here / f"samples/s{k}.npy", np.full(2, value, np.float32))
-    (here / "odd.py").write_text(
-        "import onnxruntime\n"
-        "def load(model, options):\n"
-        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
-        "    out = [o.name for o in session.get_outputs()]\n"
-        "    def run(feeds):\n"
-        "        wrong = float(abs(next(iter(feeds.values()))[0])) == (1 if len(out) > 1 else 2)\n"
-        "        return {n: v + wrong for n, v in zip(out, session.run(out, dict(feeds)))}\n"
-        "    return run\n"
-    )
+    wrong = "float(abs(next(iter(feeds.values()))[0])) == (1 if len(names) > 1 else 2)"
+    (here / "odd.py").write_text(planted(answer=f"found = {{n: v + ({wrong}) for n, v in found.items()}}"))
     done = compare("-c", "odd.py", "-i", "samples", "--csv", "-", cwd=here)
     rows = list(csv.DictReader(done.out.splitlines()))
     assert done.code == 1
@@ -349,16 +336,8 @@ def test_json_has_neither_nan_nor_infinity(fault: str, here: Path) -> None:
 def test_the_reason_is_the_signatures(here: Path) -> None:
     """Of two wrong outputs the one that says more is named."""
     model(here, "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Neg(x) [b] z = Exp(x) }")
-    (here / "two.py").write_text(
-        "import numpy as np, onnxruntime\n"
-        "def load(model, options):\n"
-        "    session = onnxruntime.InferenceSession(str(model))\n"
-        "    names = [o.name for o in session.get_outputs()]\n"
-        "    is_model = session.get_inputs()[0].shape == [2]\n"
-        "    wrong = {'y': 1e9, 'z': np.nan} if is_model else {}\n"
-        "    return lambda feeds: {n: v * 0 + np.float32(wrong[n]) if wrong else v\n"
-        "                          for n, v in zip(names, session.run(names, dict(feeds)))}\n"
-    )
+    wrong = "found = {n: v * 0 + np.float32({'y': 1e9, 'z': np.nan}[n]) for n, v in found.items()}"
+    (here / "two.py").write_text(planted(answer=f"if inputs[0].shape == [2]: {wrong}"))
     done = compare("-c", "two.py", "--at", "a", cwd=here)
     assert re.search(r"^whole model  FAIL \(nan\)   z: ", done.out, re.MULTILINE), done.out
 
@@ -372,16 +351,8 @@ def test_the_one_sample_that_fails_is_named(here: Path) -> None:
     (here / "samples").mkdir()
     for k in range(4):
         np.save(here / f"samples/s {k}.npy", np.full((k % 2 + 1, 4), k + 1, np.float32))
-    (here / "odd.py").write_text(
-        "import onnxruntime\n"
-        "def load(model, options):\n"
-        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
-        "    out = [o.name for o in session.get_outputs()]\n"
-        "    def run(feeds):\n"
-        "        found = dict(zip(out, session.run(out, dict(feeds))))\n"
-        "        return {n: v + (abs(v.flat[0]) == 3) for n, v in found.items()}\n"
-        "    return run\n"
-    )
+    wrong = "found = {n: v + (abs(v.flat[0]) == 3) for n, v in found.items()}"
+    (here / "odd.py").write_text(planted(answer=wrong))
     done = compare("-c", "odd.py", "-i", "samples", "--json", cwd=here)
     found = done.document
     assert (done.code, found["samples"]) == (1, ["s 0", "s 1", "s 2", "s 3"])
@@ -462,18 +433,11 @@ def test_nothing_to_compare_is_said(here: Path) -> None:
 def test_shape_chains(freeze: tuple[str, ...], here: Path) -> None:
     """Frozen or fed, the answer is the same; the candidate sees the difference."""
     model(here, MODELS["shapes"][0])
-    (here / "seen.py").write_text(
-        "import onnxruntime\n"
-        "from pathlib import Path\n"
-        "def load(model, options):\n"
-        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
-        "    out = [o.name for o in session.get_outputs()]\n"
-        "    def run(feeds):\n"
-        "        with Path(__file__).with_name('log').open('a') as file:\n"
-        "            file.write('+'.join(out) + ' of ' + '+'.join(sorted(feeds)) + '\\n')\n"
-        "        return dict(zip(out, session.run(out, dict(feeds))))\n"
-        "    return run\n"
-    )
+    log = """
+        with Path(__file__).with_name("log").open("a") as file:
+            file.write("+".join(names) + " of " + "+".join(sorted(feeds)) + "\\n")
+    """
+    (here / "seen.py").write_text(planted(answer=log))
     assert compare("-c", "seen.py", "--shape", "x=3x4", *freeze, cwd=here).code == 0
     seen = (here / "log").read_text().splitlines()
     assert ("r of u+x" in seen) == bool(freeze)

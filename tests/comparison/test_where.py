@@ -11,6 +11,7 @@ from subgraph.comparison.where import OutputChoice, Where, compared, limited, pa
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Record, written
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
 # One node makes two outputs, so that its case holds both.
@@ -18,20 +19,20 @@ TWO = (
     "g (float[6] x) => (float[3] confidence, float[3] boxes, float[6] aux) {"
     " [split] confidence, boxes = Split <axis = 0> (x) [neg] aux = Neg(x) }"
 )
-WRONG = """import onnxruntime
+WRONG = (
+    planted(
+        answer="""
+    for name, at in (word.split("@") for word in options["off"].split("+")):
+        if name in found:
+            found[name] = found[name].copy()
+            found[name][int(at)] += 1
+    """
+    )
+    + """
 def version():
     return "1"
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model))
-    names = [o.name for o in session.get_outputs()]
-    def run(feeds):
-        found = {k: v.copy() for k, v in zip(names, session.run(names, dict(feeds)))}
-        for name, at in (word.split("@") for word in options["off"].split("+")):
-            if name in found:
-                found[name][int(at)] += 1
-        return found
-    return run
 """
+)
 
 
 @pytest.mark.parametrize(

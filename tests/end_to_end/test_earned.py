@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 # A head whose scores are far below 0.5 on dark inputs, and a second output that varies.
@@ -16,20 +17,18 @@ HEAD = """g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] prob, float[1, 3, 8, 8] 
     a = Sub(map, twelve)
     prob = Sigmoid(a)
 }"""
-ANSWERS = """
-import onnxruntime
-import numpy as np
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    def run(feeds):
-        values = dict(zip(names, session.run(names, dict(feeds))))
-        return {name: answer(name, value) for name, value in values.items()}
-    is_model = names != ["y", "z"]  # not the probe of the candidate
-    return run if is_model else lambda feeds: dict(zip(names, session.run(names, dict(feeds))))
+ANSWERS = (
+    planted(
+        answer="""
+    if names != ["y", "z"]:  # not the probe of the candidate
+        found = {name: answer(name, value) for name, value in found.items()}
+    """
+    )
+    + """
 def answer(name, value):
     return %s
 """
+)
 ZEROS = "np.zeros_like(value)"
 
 WRONG_MUL = """
@@ -101,15 +100,7 @@ def test_a_fault_that_a_saturated_softmax_hides_is_found(here: Path) -> None:
     assert [finding["nodes"] for finding in done.document["findings"]] == [["big"]]
 
 
-FUSED = """
-import onnxruntime
-import numpy as np
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    scale = np.float32(1.001 if names == ["y"] else 1)
-    return lambda feeds: {name: value * scale for name, value in zip(names, session.run(names, dict(feeds)))}
-"""
+FUSED = planted(answer="found = {n: v * np.float32(1.001 if names == ['y'] else 1) for n, v in found.items()}")
 
 
 @pytest.mark.parametrize("words", [("bisect", "--inside"), ("compare",)])

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 # Two branches, as merged decoders have them: the branch that is not taken does not fit the sizes of the one that is, so
@@ -28,18 +29,12 @@ BRANCHES = """g (float[S, 4] x, float[P, 4] past, bool[1] use_past) => (float[1,
         }
     >
 }"""
-FAULT = """
-import onnxruntime
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model))
-    names = [o.name for o in session.get_outputs()]
-    def run(feeds):
-        found = dict(zip(names, session.run(names, dict(feeds))))
-        if "y" in found and {when}:
-            found["y"] = {value}
-        return found
-    return run
-"""
+FAULT = planted(
+    answer="""
+    if "y" in found and (WHEN):
+        found["y"] = VALUE
+    """
+)
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def here(tmp_path: Path) -> Path:
 
 def faulty(folder: Path, value: str, when: str = "True") -> Path:
     path = folder / "cand.py"
-    path.write_text(FAULT.format(value=value, when=when), encoding="utf-8")
+    path.write_text(FAULT.replace("WHEN", when).replace("VALUE", value), encoding="utf-8")
     return path
 
 

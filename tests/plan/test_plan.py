@@ -32,6 +32,7 @@ from subgraph.precision import Precision
 from subgraph.reports.html import render_plan
 from subgraph.runtime.deadline import Deadline
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import Done, subcut
 
 NET = """
@@ -268,15 +269,8 @@ def test_what_was_found_when_the_time_is_used_up_is_written(
 @pytest.mark.slow
 def test_a_candidate_that_runs_no_lowered_model_proves_nothing(place: Path) -> None:
     """That a model does not run is no reason to keep a place in float, and the float model may be the only one."""
-    (place / "float_only.py").write_text(
-        "import onnx, onnxruntime\n"
-        "def load(model, options):\n"
-        "    if any(n.op_type == 'DequantizeLinear' for n in onnx.load(model).graph.node):\n"
-        "        raise ValueError('no int8 here')\n"
-        "    session = onnxruntime.InferenceSession(model)\n"
-        "    names = [o.name for o in session.get_outputs()]\n"
-        "    return lambda feeds: dict(zip(names, session.run(None, dict(feeds))))\n"
-    )
+    refuse = "if any(n.op_type == 'DequantizeLinear' for n in nodes): raise ValueError('no int8 here')"
+    (place / "float_only.py").write_text(planted(refuse))
     done = subcut("plan", "m.onnx", "-i", "samples", "-c", "float_only.py", "--candidate-model", "bad.onnx",
                   "--criterion", "cosine>0.98", "--json", cwd=place)  # fmt: skip
     document = done.document

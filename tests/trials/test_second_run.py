@@ -20,30 +20,28 @@ from subgraph.trials.session import Setup, open_trials
 from subgraph.verdict import Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.open_trials import region_of
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 LINE = "g (float[N, 4] x) => (float[N, 4] y) { [a] p = Abs(x) [b] q = Neg(p) [c] r = Exp(q) [d] y = Tanh(r) }"
 # What a session with the operator Neg gives in a run, as Python: `runs` counts them, `shapes` are those of its feeds.
-STATEFUL = """
-import os, numpy, onnx, onnxruntime
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    has_neg = any(n.op_type == "Neg" for n in onnx.load(str(model)).graph.node)
+STATEFUL = planted(
+    change="""
+    has_neg = any(node.op_type == "Neg" for node in nodes)
     shapes = []
-    def run(feeds):
-        shapes.append(next(iter(feeds.values())).shape)
-        runs = len(shapes)
-        right = session.run(names, dict(feeds))
-        wrong = has_neg and ({when})
-        return dict(zip(names, [r[..., ::-1].copy() + 1 for r in right] if wrong else right))
-    return run
-"""
+    """,
+    answer="""
+    shapes.append(next(iter(feeds.values())).shape)
+    runs = len(shapes)
+    if has_neg and (WHEN):
+        found = {n: v[..., ::-1].copy() + 1 for n, v in found.items()}
+    """,
+)
 
 
 def made(folder: Path, when: str, *rows: int) -> Graph:
     text_models.save(folder / "m.onnx", LINE)
-    (folder / "stateful.py").write_text(STATEFUL.format(when=when), encoding="utf-8")
+    (folder / "stateful.py").write_text(STATEFUL.replace("WHEN", when), encoding="utf-8")
     (folder / "in").mkdir()
     for k, n in enumerate(rows):
         np.save(folder / f"in/{k}.npy", np.random.default_rng(k).standard_normal((n, 4), np.float32))

@@ -9,18 +9,18 @@ import pytest
 
 from subgraph.comparison.noise.batch import batched
 from tests.helpers import text_models
+from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import subcut
 
 ARM = "g (float[1, 8] x) => (float[1, 6] y) { [far] y = MatMul (x, w) }"
 # The last joint never moves.
-STILL = """
-import numpy, onnxruntime
-def load(model, options):
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    return lambda feeds: {"y": session.run(["y"], dict(feeds))[0] * numpy.float32([1, 1, 1, 1, 1, 0])}
+STILL = (
+    planted(answer='found["y"] = found["y"] * np.float32([1, 1, 1, 1, 1, 0])')
+    + """
 def precision(options):
     return "int8"
 """
+)
 
 
 @pytest.mark.parametrize(
