@@ -17,7 +17,7 @@ from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph, require_graph
 from subgraph.runtime.inputs import IMAGES, Feeding, ImageOptions, InputOrigin, InputSpec, OriginKind, Sample
-from subgraph.runtime.reference import Reference, default_for
+from subgraph.runtime.reference import LoadedAncestors, Reference, default_for
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
@@ -144,8 +144,13 @@ def loaded_ancestors(
 ) -> Iterator[tuple[str, ...]]:
     """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs that they take.
 
-    The model's file is in a folder below `into` meanwhile. `types`: of inputs that are not inputs of the model.
+    They stay loaded: a later block that needs no others runs the same session. The model's file is in a folder below
+    `into` meanwhile. `types`: of inputs that are not inputs of the model.
     """
+    held = reference.ancestors
+    if held and not types and held.covers(graph, above, tensors):
+        yield held.needed
+        return
     fed = [n for n in tensors if n in graph.inputs]  # among them are inputs that no node above reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
@@ -153,7 +158,10 @@ def loaded_ancestors(
     folder = into / "above"
     folder.mkdir()
     try:
+        reference.ancestors = None
         reference.load_model(KEY, model, graph.path, folder)
+        if not types:
+            reference.ancestors = LoadedAncestors(graph, frozenset(above.nodes), frozenset(outputs), needed)
         yield needed
     finally:
         shutil.rmtree(folder, ignore_errors=True)

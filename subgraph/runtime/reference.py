@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from subgraph.errors import BackendError, ModelError, OutOfMemory, UsageError, W
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
+from subgraph.graph.region import Region
 from subgraph.runtime.backends import capabilities
 from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.deadline import Deadline
@@ -75,6 +77,30 @@ def default_for(graph: Graph, **limits: Any) -> Reference:
     return Reference(**limits)
 
 
+@dataclass(frozen=True)
+class LoadedAncestors:
+    """The nodes that the process holds to capture tensors.
+
+    Attributes:
+        graph: The model that they belong to.
+        nodes: Their indices.
+        outputs: The tensors that they return.
+        needed: The model inputs that they take.
+    """
+
+    graph: Graph
+    nodes: frozenset[int]
+    outputs: frozenset[str]
+    needed: tuple[str, ...]
+
+    def covers(self, graph: Graph, above: Region, tensors: Iterable[str]) -> bool:
+        """Return whether a run of these nodes returns the tensors of a region of the model."""
+        made = {name for name in tensors if name in graph.maker}
+        is_fed_alike = {*above.inputs, *above.shapes} <= {*self.needed}  # else with values of random nodes
+        is_part = self.nodes.issuperset(above.nodes) and made <= self.outputs
+        return graph is self.graph and bool(made) and is_fed_alike and is_part
+
+
 class Reference:
     """The reference process: onnxruntime on the CPU, optimisations off, a fixed number of threads.
 
@@ -91,6 +117,7 @@ class Reference:
         python: the interpreter of a release that is installed apart; None for the one beside subcut.
         limit: bytes of memory that the process may use; None for what is free.
         exceeded: was there a model that did not fit?
+        ancestors: the nodes that are loaded to capture tensors (`runtime.capture`); None if there are none.
         deadline: when the last request must have ended, as of `Workers`; `share` sets it.
     """
 
@@ -111,6 +138,7 @@ class Reference:
         self.fixed = bool(capabilities(backend).reference)
         self.options = {**fixed_options(backend), **(options or {})}
         self.exceeded = False
+        self.ancestors: LoadedAncestors | None = None
         self.deadline = Deadline()
         self._restart = restart
         most = memory or limit or (None if self.fixed else free_memory())
@@ -201,7 +229,7 @@ class Reference:
             may_restart = self._restart or self.limit or self._stretched or self._worker.is_late
             if may_restart and not self._worker.alive:
                 self._worker.close()
-                self._worker, self._held = self._started(), None
+                self._worker, self._held, self.ancestors = self._started(), None, None
             with self._within_memory():
                 self._worker.load(key, model, options)
 

@@ -112,7 +112,8 @@ class ReferenceValues:
     def _run_first(self, names: Sequence[str], into: Path) -> None:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         above = region.above(self.graph, names)
-        self.captured = capture_samples(self.reference, self.graph, above, stems, self.samples, into)
+        with self.reference.exclusive():
+            self.captured = capture_samples(self.reference, self.graph, above, stems, self.samples, into)
         for k, captured in enumerate(self.captured):
             self._keep(k, captured.tensors, into / str(k))
 
@@ -124,7 +125,8 @@ class ReferenceValues:
         types = boundary_types(graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {})
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         runs = []
-        with loaded_ancestors(self.reference, graph, above, names, into, types) as needed:
+        loaded = loaded_ancestors(self.reference, graph, above, names, into, types)
+        with self.reference.exclusive(), loaded as needed:
             for k, records in enumerate(self.records):
                 (into / str(k)).mkdir()
                 runs.append(self.reference.run(KEY, into / str(k), stems, [records[n] for n in needed]))

@@ -17,7 +17,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage.tensors import load
+from subgraph.storage.tensors import load, written
 from tests.helpers import text_models
 
 LINE = "g (float[N,4] x) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
@@ -208,3 +208,16 @@ def test_a_model_without_inputs_has_one_sample(make: Make) -> None:
     values = make("g () => (float[2] y) { c = Constant<value=float[2] {1.0, -2.0}>()  y = Abs(c) }")
     values.need(["y"])
     assert array(values, "y").tolist() == [1, 2]
+
+
+def test_other_inputs_run_in_the_session_that_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: Reference
+) -> None:
+    graph = text_models.load(tmp_path, "g (float[2] x) => (float[2] y) { a = Abs(x) y = Neg(a) }")
+    values = ReferenceValues(graph, reference, Feeding().plan(graph, graph.inputs), tmp_path)
+    values.need(["x", "y"])
+    monkeypatch.setattr(reference, "load_model", lambda *_, **__: pytest.fail("it is loaded again"))
+    inputs = [{"x": written("x", np.full(2, k, np.float32), tmp_path, f"x{k}")} for k in (1, 2)]
+    other = values.with_inputs(inputs)
+    other.need(["y"])
+    assert [record["y"].array().tolist() for record in other.records] == [[-1, -1], [-2, -2]]
