@@ -25,6 +25,7 @@ from subgraph import plugins
 from subgraph.results import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.chain_models import NAMES, line
+from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.run_command import PATIENCE, Done, subcut
 from tests.helpers.versions import with_padfusion_bug
@@ -43,7 +44,7 @@ def here(tmp_path: Path) -> Path:
 
 def bisect(cwd: Path, *words: str | Path, **faults: str) -> Done:
     """Bisect `m.onnx` with these faults on top of onnxruntime."""
-    spec = fake_candidate.HERE + "".join(f"{',' if i else ':'}{k}={v}" for i, (k, v) in enumerate(faults.items()))
+    spec = spec_of(fake_candidate.HERE, **faults)
     return subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, *words, cwd=cwd)
 
 

@@ -29,6 +29,7 @@ from subgraph.environments.emulated import PROCESSORS
 from subgraph.errors import BackendError
 from subgraph.runtime import devices
 from tests.helpers import fake_candidate, text_models
+from tests.helpers.open_trials import spec_of
 from tests.helpers.planted_candidates import planted
 from tests.helpers.process_backends import backend
 from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
@@ -55,7 +56,7 @@ def compare(*words: str | Path, cwd: Path, **more: Any) -> Done:
 
 def doubted(**faults: str) -> tuple[str, str]:
     """`-c SPEC` of the doubtful runtime with these faults."""
-    return ("-c", f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}")
+    return ("-c", spec_of(fake_candidate.HERE, **faults))
 
 
 def model(folder: Path, text: str, **more: Any) -> None:

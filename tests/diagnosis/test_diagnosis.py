@@ -31,7 +31,7 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
-from tests.helpers.open_trials import region_of
+from tests.helpers.open_trials import region_of, spec_of
 from tests.helpers.run_command import Done, in_process, subcut
 
 IMAGE = (
@@ -351,8 +351,9 @@ def here(tmp_path: Path) -> Path:
 
 
 def run(verb: str, cwd: Path, *words: str, **options: str) -> Done:
-    spec = mistaken_candidate.HERE + "".join(f"{',' if i else ':'}{k}={v}" for i, (k, v) in enumerate(options.items()))
-    return subcut(verb, "model.onnx", "-i", "images", "-c", spec, *words, cwd=cwd)
+    return subcut(
+        verb, "model.onnx", "-i", "images", "-c", spec_of(mistaken_candidate.HERE, **options), *words, cwd=cwd
+    )
 
 
 def evidence(done: Done) -> dict[str, str]:

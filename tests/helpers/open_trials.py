@@ -21,6 +21,11 @@ from tests.helpers import fake_candidate
 QUICK = "numpy:rtol=1e-3,atol=1e-5"  # costs no reference run
 
 
+def spec_of(backend: str, **options: str) -> str:
+    """Return a backend with options, as `--candidate` takes it."""
+    return backend + "".join(f"{',' if k else ':'}{name}={value}" for k, (name, value) in enumerate(options.items()))
+
+
 def faulty_candidate(**faults: str) -> Candidate:
     """The fake candidate with these faults."""
     return replace(candidate.parse(fake_candidate.HERE), options=faults)

@@ -31,6 +31,7 @@ from subgraph.results.sweep import SweepDocument, SweepOutcome
 from subgraph.sweep.sweep import outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
+from tests.helpers.open_trials import spec_of
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
 
@@ -107,7 +108,7 @@ def statuses(document: dict[str, Any], k: int = 0) -> dict[str, str]:
 
 
 def faulty_spec(**faults: str) -> str:
-    return f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}"
+    return spec_of(fake_candidate.HERE, **faults)
 
 
 @pytest.mark.slow
