@@ -85,7 +85,7 @@ def bisect(
         refuse_beside_recorded({
             "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
             "--max-time": max_time, "--repeat": repeat, "--inside": inside or None,
-            "--ignore": compared.ignore, "--where": compared.where,
+            "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty, "--where": compared.where,
         })  # fmt: skip
         return bisect_recorded(asked, recordings, freeze=not no_freeze)
     setup = replace(asked.setup(candidate_options, freeze=not no_freeze), choice=chosen)
@@ -93,7 +93,7 @@ def bisect(
     if loop:
         refuse_beside_loop({
             "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
-            "--ignore": compared.ignore, "--where": compared.where,
+            "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty, "--where": compared.where,
         })  # fmt: skip
         with asked.reference() as reference:
             return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)

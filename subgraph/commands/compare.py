@@ -122,7 +122,8 @@ def compare(
     if recorded.recorded:
         refuse_beside_recorded({
             "--candidate": candidate, "--candidate-model": candidate_options.other_model,
-            "--score": score.score, "--ignore": compared.ignore, "--where": compared.where, "--in-place": part.in_place,
+            "--score": score.score, "--ignore": compared.ignore, "--may-be-empty": compared.may_be_empty,
+            "--where": compared.where, "--in-place": part.in_place,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         return compare_recorded(asked, recordings, choice, csv_file)

@@ -15,6 +15,7 @@ from itertools import islice, product
 from pathlib import Path
 
 from subgraph.comparison.criteria import Noise, OutputContext
+from subgraph.comparison.evidence import explain_mute
 from subgraph.comparison.judge import judge as judge_values
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import InputError, ModelError, WorkerDied
@@ -215,7 +216,8 @@ class _Judging:
                 match, why=f"printed in steps of {match.entry.step:g}: too few digits to say that it agrees"
             )
         before, beside = self._beside(name, reference, value, k) if self.choice.earlier else ("", None)
-        row = TensorRow(match, judgement, before=before, beside=beside)
+        mute = explain_mute(reference, value) if judgement.status is Status.AGREE else ""
+        row = TensorRow(match, judgement, before=before, beside=beside, mute=mute)
         if not self.choice.accuracy:
             return row
         overflow = msaccucmp.overflows(value, match.entry.dtype)

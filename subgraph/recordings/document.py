@@ -109,6 +109,8 @@ def _unresolved(comparison: RunComparison) -> str:
     """Why a run that nothing speaks against is not right either."""
     if comparison.run.missing or comparison.too_few:
         return comparison.run.missing or comparison.too_few
+    if comparison.silence:
+        return comparison.silence
     broken = [one.entry.file for one in comparison.left_out(Reason.UNREADABLE)]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"

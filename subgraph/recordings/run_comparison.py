@@ -12,7 +12,7 @@ from subgraph.runtime.inputs import IMAGES
 from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials.judge import Judge
-from subgraph.verdict import Judgement, Status
+from subgraph.verdict import Judgement, Status, explain_silence
 
 FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
 FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
@@ -29,6 +29,7 @@ class TensorRow:
         beside: against what that run recorded; None where there is no such run.
         accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
         overflow: msaccucmp's OverFlow; None where it was not looked for.
+        mute: Why the agreement tells nothing about the device, a constant value for example; "" if it does.
     """
 
     match: TensorMatch
@@ -39,6 +40,7 @@ class TensorRow:
     why: str = ""
     accuracy: Mapping[str, float | str] = field(default_factory=dict)
     overflow: bool | None = None
+    mute: str = ""
 
     @property
     def failing(self) -> bool:
@@ -107,15 +109,21 @@ class RunComparison:
     def status(self) -> Status:
         """Of the recording as a whole: wrong where something disagrees, or the device was fed other values.
 
-        Unresolved where it is missing, nothing agrees, an entry cannot be compared, the value of one of unknown name
-        fits no tensor, or too little was recorded to say that the model agrees.
+        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be compared, the value of one
+        of unknown name fits no tensor, or too little was recorded to say that the model agrees.
         """
         if self.failing or self.other_input or self.wrong_input:
             return Status.FAIL
         rows = self.rows.values()
         broken = self.unlike or self.left_out(Reason.UNREADABLE) or any(row.in_place is None for row in rows)
-        agrees = any(row.agreeing for row in rows) and not broken and not self.too_few
-        return Status.AGREE if agrees else Status.UNRESOLVED
+        tells = any(row.agreeing and not row.mute for row in rows)
+        return Status.AGREE if tells and not broken and not self.too_few else Status.UNRESOLVED
+
+    @property
+    def silence(self) -> str:
+        """Why the tensors that agree tell nothing about the device; "" if one of them does."""
+        mute = {name: row.mute for name, row in self.rows.items() if row.agreeing}
+        return explain_silence(mute) if mute and all(mute.values()) else ""
 
     @property
     def too_few(self) -> str:
@@ -145,7 +153,8 @@ class RunComparison:
     @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
-        return [*self._notes_on_input(), *self._notes_on_files(), *self._notes_on_errors()]
+        silence = [f"inconclusive: {self.silence}"] if self.silence else []
+        return [*silence, *self._notes_on_input(), *self._notes_on_files(), *self._notes_on_errors()]
 
     def _notes_on_input(self) -> Iterator[str]:
         """Was the device fed something else, and is it a dump of this model at all?"""

@@ -383,7 +383,7 @@ MODELS: dict[str, tuple[str, list[str]]] = {
         " (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 = Identity(k)  w = Neg(v) }> }",
         ["y"],
     ),
-    "integers": ("g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(x, y) }", ["y", "z"]),
+    "integers": ("g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(y, x) }", ["y", "z"]),
     "texts": ("g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }", ["y"]),
     "optional": ("g (float[2] x) => (optional(float[2]) y) { y = Optional(x) }", ["y"]),
     "topk": (

@@ -32,7 +32,7 @@ from subgraph.recordings.runs import RecordedFolder, RecordingOptions, open_runs
 from subgraph.results import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from tests.helpers import fake_candidate
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.run_command import Done, subcut
 from tests.helpers.runs import evaluate
 
@@ -728,3 +728,14 @@ def test_a_fault_in_each_third_layer(kind: device.Kind, made: onnx.ModelProto, r
     layers = range(0, device.LAYERS, 3)
     results = [tried(reference, made, kind, layer, 0) for layer in layers]
     assert [right for right, _ in results] == [True] * len(layers)
+
+
+def test_a_recording_of_constants_alone_tells_nothing(tmp_path: Path) -> None:
+    text = "g (float[1,64] x) => (float[1,64] y) { [a] a = Sub(x, nine) [b] y = Relu(a) }"
+    (tmp_path / "m.onnx").write_bytes(text_models.model(text, nine=np.array([9], np.float32)).SerializeToString())
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32))
+    (tmp_path / "dump").mkdir()
+    np.save(tmp_path / "dump/y.npy", np.zeros((1, 64), np.float32))
+    for command in ("bisect", "compare"):
+        done = subcut(command, "m.onnx", "--recorded", "dump", "-i", "x.npy", "--json", cwd=tmp_path)
+        assert (done.code, done.document["recordings"][0]["status"]) == (5, "unresolved")
