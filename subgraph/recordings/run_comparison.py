@@ -109,8 +109,8 @@ class RunComparison:
     def status(self) -> Status:
         """Of the recording as a whole: wrong where something disagrees, or the device was fed other values.
 
-        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be compared, the value of one
-        of unknown name fits no tensor, or too little was recorded to say that the model agrees.
+        Unresolved where it is missing, nothing that tells something agrees, an entry cannot be compared, the value of
+        one of unknown name fits no tensor, or too little was recorded to say that the model agrees.
         """
         if self.failing or self.other_input or self.wrong_input:
             return Status.FAIL
