@@ -222,7 +222,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if only_rounds and any(f["kind"] != "accumulated" for f in findings) and document["whole"]["status"] == "fail":
         return _rounding(document, quoted)
     is_known = any(f["kind"] != "unresolved" for f in findings)
-    is_hidden = document["whole"]["status"] == "agree" or document["whole"].get("mute")
+    whole = document["whole"]
+    is_hidden = whole["status"] == "agree" or (whole["status"] != "fail" and whole.get("mute"))
     masked = "outputs agree, the inside does not: " if is_known and is_hidden else ""
     places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
     if places and 1 < len(findings) <= MAX_PIECES:

@@ -666,6 +666,13 @@ def test_the_innermost_certified_findings_give_the_headline_and_the_conclusion(f
     assert "in it loop1" not in render(form, document).replace("`", "")
 
 
+@pytest.mark.parametrize("status", ["fail", "unresolved"])
+def test_outputs_agree_is_not_said_of_a_wrong_output_beside_an_empty_one(status: str) -> None:
+    document = RUNS["culprit"]()
+    document["whole"].update(status=status, mute={"e": "the shape is 1×0"})
+    assert headline(document).startswith("outputs agree") == (status == "unresolved")
+
+
 @pytest.mark.parametrize("form", ["text", "md", "html"])
 def test_an_empty_text_of_a_document_is_no_name(form: str) -> None:
     document = RUNS["culprit"]()
