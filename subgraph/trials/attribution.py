@@ -271,8 +271,8 @@ def _length(error: Array) -> float:
 def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
-    None where there are no values, where an output is missing, has another number of elements, or is real on one side
-    alone; without sequences.
+    None where there are no values, where an output is missing, is a sequence or real on one side alone, or has another
+    number of elements; without the reference's sequences.
     """
     if not values:
         return None
@@ -282,9 +282,13 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
             if name not in sample:
                 return None
             a, b = known[name].value(), sample[name].value()
-            if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+            if not isinstance(a, np.ndarray):
                 continue
-            if a.size != b.size or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind}):
+            if (
+                not isinstance(b, np.ndarray)
+                or a.size != b.size
+                or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind})
+            ):
                 return None
             mask = trials.judge.mask(name, k, sample)
             parts.append(scaled_differences(a, b if mask is None else np.where(mask, b.reshape(a.shape), a), CLIP))

@@ -20,7 +20,8 @@ from subgraph.graph.graph import VALUE, Graph
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.attribution import SHARE, Attribution, attribute, error_alone, remaining_error
+from subgraph.storage import tensors
+from subgraph.trials.attribution import SHARE, Attribution, attribute, error_alone, error_of, remaining_error
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
@@ -262,3 +263,10 @@ def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
     trials.model.capture(region)
     died = RunResult(failure=Verdict(Status.FAIL, Signature.CRASH, "it died"))
     assert error_alone(trials, region, died) is None
+
+
+def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Path) -> None:
+    trials = ask(TWO)
+    listed = tensors.save("z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed")
+    values = [{**sample, "z": listed} for sample in trials.model.values.records]
+    assert error_of(trials, values) is None
