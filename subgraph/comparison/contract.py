@@ -28,11 +28,8 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
         expected: The right value of each output, numbers of which most differ.
         given: What the candidate returned, by name.
     """
-    for name, value in given.items():
-        if isinstance(value, list):
-            return f"'{name}' is a Python list, not an array"
-        if name in expected and isinstance(value, np.ndarray) and value.dtype.kind in "OUST":
-            return f"'{name}' is text, not an array of numbers"
+    if sentence := _explain_kind(expected, given):
+        return sentence
     arrays = {name: value for name, value in given.items() if name in expected and isinstance(value, np.ndarray)}
     if arrays.keys() != expected.keys() or any(is_right(expected[name], arrays[name]) for name in expected):
         return ""
@@ -40,6 +37,23 @@ def explain_breach(expected: Mapping[str, Array], given: Mapping[str, Value]) ->
         for explain in (_explain_garbage, _explain_form, _explain_names, _explain_values):
             if sentence := explain(expected, arrays):
                 return sentence
+    return ""
+
+
+def explain_form(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    """Return the kind, shape or type that the wrapper changed; "" if it is as declared or the values are wrong too."""
+    if sentence := _explain_kind(expected, given):
+        return sentence
+    arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
+    return _explain_form(expected, arrays) if expected and arrays.keys() == expected.keys() else ""
+
+
+def _explain_kind(expected: Mapping[str, Array], given: Mapping[str, Value]) -> str:
+    for name, value in given.items():
+        if isinstance(value, list):
+            return f"'{name}' is a Python list, not an array"
+        if name in expected and isinstance(value, np.ndarray) and value.dtype.kind in "OUST":
+            return f"'{name}' is text, not an array of numbers"
     return ""
 
 

@@ -14,7 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from subgraph.comparison.contract import describe_worst, explain_breach, explain_misread, is_right, keeps_answer
+from subgraph.comparison.contract import (
+    describe_worst,
+    explain_breach,
+    explain_form,
+    explain_misread,
+    is_right,
+    keeps_answer,
+)
 from subgraph.errors import BackendError, OutputError, Refused
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Job, RunResult
@@ -181,15 +188,16 @@ def _find_wrong_probe(trials: Trials, region: Region, verdict: Verdict) -> Breac
 
 
 def _find_breach(probe: str, inputs: Mapping[str, Array], given: Mapping[str, Value]) -> str:
-    """Return the mistake that the outputs of a probe show; "" if one of them is right."""
+    """Return the mistake that the outputs of a probe show; if one of them is right, only a form of the others."""
 
     def compute(fed: Mapping[str, Array]) -> dict[str, Array]:
         right = {"y": np.maximum(fed["x"], 0), "z": fed["w"] + fed["w"]}
         return right if probe == PROBES[0] else {"y": right["y"]}
 
     expected = compute(inputs)
-    if any(is_right(value, given.get(of)) for of, value in expected.items()):
-        return ""
+    wrong = {of: value for of, value in expected.items() if not is_right(value, given.get(of))}
+    if len(wrong) < len(expected):
+        return explain_form(wrong, {of: value for of, value in given.items() if of in wrong})
     sentence = explain_misread(compute, inputs, given) or explain_breach(expected, given)
     return sentence or describe_worst(expected, given, list(expected))
 

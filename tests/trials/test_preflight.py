@@ -110,6 +110,8 @@ def net(tmp_path: Path) -> Path:
         ("{n: v.reshape(-1) for n, v in values.items()}", "'y' has the shape 192"),
         ("{n: v[0] for n, v in values.items()}", "'y' has the shape 3×8×8"),
         ("{n: v.astype('f2') for n, v in values.items()}", "'y' has the type float16"),
+        ("{n: v.tolist() if n == 'z' else v for n, v in values.items()}", "'z' is a Python list"),
+        ("{n: v.reshape(-1) if n == 'z' else v for n, v in values.items()}", "'z' has the shape 192"),
         (
             "dict(zip(values, list(values.values())[1:] + list(values.values())[:1]))",
             "names of the outputs are exchanged",
