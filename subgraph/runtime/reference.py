@@ -94,11 +94,11 @@ class LoadedAncestors:
     needed: tuple[str, ...]
 
     def covers(self, graph: Graph, above: Region, tensors: Iterable[str]) -> bool:
-        """Return whether a run of these nodes returns the tensors of a region of the model."""
+        """Return whether a run of these nodes returns the tensors of a region of the model, and runs no other node."""
         made = {name for name in tensors if name in graph.maker}
         is_fed_alike = {*above.inputs, *above.shapes} <= {*self.needed}  # else with values of random nodes
-        is_part = self.nodes.issuperset(above.nodes) and made <= self.outputs
-        return graph is self.graph and bool(made) and is_fed_alike and is_part
+        is_same = self.nodes == frozenset(above.nodes) and made <= self.outputs
+        return graph is self.graph and bool(made) and is_fed_alike and is_same
 
 
 class Reference:

@@ -18,7 +18,7 @@ import numpy as np
 from subgraph.comparison.evidence import make_other_inputs
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.where import OutputChoice
-from subgraph.errors import SubcutError, WorkerDied
+from subgraph.errors import OutOfTime, SubcutError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -241,6 +241,8 @@ class ReferenceModel:
         values = self.values.with_inputs(inputs)
         try:
             values.need(self.outputs)
+        except OutOfTime:
+            raise  # without other inputs, an agreement would not be earned
         except SubcutError as e:
             log.debug("the reference refuses another input: %s", e.what)
             return [] if len(inputs) < 2 else [out for one in inputs for out in self._run_on_inputs([one])]

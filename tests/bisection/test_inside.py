@@ -109,7 +109,6 @@ def test_a_candidate_that_refuses_bodies_alone(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", bodies.values(1))
     refused = "'Loop' not in ops and any('/' in n.name for n in nodes)"
     refusal = f"""
-    nodes = network.graph.node
     ops = [n.op_type for n in nodes]
     if {refused}:
         raise ValueError('no such input')

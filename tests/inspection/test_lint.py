@@ -111,8 +111,8 @@ GROWN = "g (float[4] x) => (float[4] y) { [n] y = Mul(x, w) }"
 SIX = np.array([6, 3e5, 1, 1], np.float32)
 
 CASES = [
-    Case("known", "n", pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"), pool("strides=[1,1]", 8, 6, "MaxPool"), NOTE,
-         "known of mnn", options={"runtime": "mnn"}),
+    Case("known", "n", pool("dilations=[2,2], strides=[1,1]", 8, 4, "MaxPool"),
+         pool("strides=[1,1]", 8, 6, "MaxPool"), NOTE, "known of mnn", options={"runtime": "mnn"}),
     Case("asymmetric-pads", "n", pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
          pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"), NOTE, "0 at the beginning and 1 at the end"),
     Case("asymmetric-pads", "n", pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),

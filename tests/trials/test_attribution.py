@@ -21,7 +21,15 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
-from subgraph.trials.attribution import SHARE, Attribution, attribute, error_alone, error_of, remaining_error
+from subgraph.trials.attribution import (
+    SHARE,
+    Attribution,
+    attribute,
+    error_alone,
+    error_of,
+    remaining_error,
+    whole_target,
+)
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
@@ -267,6 +275,9 @@ def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
 
 def test_a_sequence_in_the_place_of_an_array_has_no_error(ask: Ask, tmp_path: Path) -> None:
     trials = ask(TWO)
-    listed = tensors.save("z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed")
-    values = [{**sample, "z": listed} for sample in trials.model.values.records]
-    assert error_of(trials, values) is None
+    right = whole_target(trials).values
+    assert error_of(trials, right) is not None
+    listed = tensors.save("z", [np.ones(1, np.float32)] * 4, "seq(tensor(float))", tmp_path, "listed").within(
+        str(tmp_path)
+    )
+    assert error_of(trials, [{**sample, "z": listed} for sample in right]) is None
