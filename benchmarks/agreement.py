@@ -142,7 +142,8 @@ def answered(model: Trained, candidate: str, folder: Path, reference: Reference)
             whole = trials.model.whole()
             result = trials.run(whole)
             verdict = trials.judge.verdict(whole, result)
-            claim, quantizes = trials.judge.precision, is_quantized(trials.model.graph.ops)
+            claim = trials.judge.precision
+            quantizes = is_quantized(trials.model.graph.ops)
             made = {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
             known = {n: read(trials.model.values.records[0][n]) for n in whole.outputs}
     except SubcutError as e:

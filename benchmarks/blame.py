@@ -119,7 +119,8 @@ def _operators(candidate: str) -> None:
     command: list[str | Path] = [SUBCUT, "sweep", "-c", candidate, "-o", candidate, "-q"]
     subprocess.run(command, cwd=BUILD, check=False, stdout=subprocess.DEVNULL)
     cases = sorted(path.parent for path in (BUILD / candidate).glob("sweep-*/*/manifest.json"))
-    cured, wrong = 0, 0
+    cured = 0
+    wrong = 0
     for case in cases:
         found, said = _blame(str(case.relative_to(BUILD)), "-c", candidate, "-o", f"blamed/{case.name}", *NEWEST)
         cures = sorted({f"{c['kind']}: {c['what']}" for c in found.get("cures", ()) if c["proven"]})

@@ -58,7 +58,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     arguments = parser.parse_args()
     logging.getLogger("subcut").setLevel(logging.ERROR)
-    right, wrong, left = Counter[str](), Counter[str](), 0
+    right = Counter[str]()
+    wrong = Counter[str]()
+    left = 0
     seconds: dict[str, list[float]] = {}
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         found = run(seed)
@@ -113,7 +115,8 @@ def outcome_of(document: Mapping[str, Any]) -> Outcome:
     findings = document["findings"]
     if len(findings) != 1:
         return Outcome([name for f in findings for name in f["nodes"]], (), None, document["outcome"])
-    found, path = findings[0], list[str]()
+    found = findings[0]
+    path = list[str]()
     iteration = None
     while inner := found.get("inside"):
         if len(inner["findings"]) != 1:

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-RTOL, ATOL = 1e-3, 1e-5
+RTOL = 1e-3
+ATOL = 1e-5
 
 
 def main(piece: Path, values: Path, runtime: str, options: dict[str, str]) -> int:

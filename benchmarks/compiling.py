@@ -83,7 +83,8 @@ def _cost(model: Path, culprit: str, criterion: str) -> Cost:
     for step in document["steps"]:
         parts[step["purpose"]] = parts.get(step["purpose"], 0.0) + step["seconds"]
     found = document["findings"]
-    answer, certified = sorted(f["nodes"] for f in found), all(f["certified"] for f in found)
+    answer = sorted(f["nodes"] for f in found)
+    certified = all(f["certified"] for f in found)
     return Cost(culprit, criterion, seconds, parts, answer, certified, full, capture)
 
 

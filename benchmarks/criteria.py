@@ -42,7 +42,10 @@ LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1
 FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
 LOWER = ("fp16", "bf16", "int8")
 # Windows of each size, 0 for all: by default, and with --all.
-OWN_WINDOWS, INJECTED_WINDOWS, LIGHT_WINDOWS, TRAINED_WINDOWS = (12, 0), (4, 0), (1, 3), (1, 2)
+OWN_WINDOWS = (12, 0)
+INJECTED_WINDOWS = (4, 0)
+LIGHT_WINDOWS = (1, 3)
+TRAINED_WINDOWS = (1, 2)
 FAULTY_WINDOWS = 1
 GROUPS = ("trained", "light", "own")
 
@@ -102,7 +105,8 @@ def run(every: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult]
 
 
 def _measure(task: Task) -> TaskResult:
-    result, begin = TaskResult(task), time.perf_counter()
+    result = TaskResult(task)
+    begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name, opened(task, Path(name)) as trials:
         putting_in = measure_faults if task.group == "trained" else measure_injected
         (putting_in if task.injects else measure_healthy)(trials, task, result, Path(name))

@@ -164,7 +164,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     asked = options(arguments)
-    models, runs = asked.models.split(","), 1 if asked.quick else asked.runs
+    models = asked.models.split(",")
+    runs = 1 if asked.quick else asked.runs
     peers = () if asked.quick or asked.skip_peers else PEERS
     FOLDER.mkdir(parents=True, exist_ok=True)
     bench = report.Bench(

@@ -53,7 +53,8 @@ def chosen(*names: str) -> Decision:
 
 
 def _winners(a: Array, b: Array) -> Change:
-    rows, others = a.reshape(-1, a.shape[-1]), b.reshape(-1, a.shape[-1])
+    rows = a.reshape(-1, a.shape[-1])
+    others = b.reshape(-1, a.shape[-1])
     changed = rows.argmax(1) != others.argmax(1)
     rivals = np.take_along_axis(rows, others.argmax(1)[:, None], 1)[:, 0]
     clear = changed & (rows.max(1) - rivals > CLEAR * np.abs(a).max())

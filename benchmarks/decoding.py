@@ -96,7 +96,9 @@ def main() -> None:
     parser.add_argument("--most-steps", type=int, default=STEPS[-1])
     parser.add_argument("--silero", type=Path, default=SILERO)
     arguments = parser.parse_args()
-    right, wrong, left = Counter[tuple[str, str]](), Counter[tuple[str, str]](), Counter[str]()
+    right = Counter[tuple[str, str]]()
+    wrong = Counter[tuple[str, str]]()
+    left = Counter[str]()
     seconds: dict[tuple[str, str], list[float]] = {}
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         with tempfile.TemporaryDirectory() as folder:
@@ -191,7 +193,8 @@ class _Loop:
             for i in session.get_inputs()
             if i.name in self.pairs
         }
-        tokens, mask = self.prompt, self.mask
+        tokens = self.prompt
+        mask = self.mask
         for k in range(self.steps):
             feeds = {**states, **self.fixed}
             if self.sequence is not None:
@@ -211,7 +214,8 @@ class _Loop:
 
 
 def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop:
-    values, rng = np.random.default_rng(seed), random.Random(seed + 1)
+    values = np.random.default_rng(seed)
+    rng = random.Random(seed + 1)
     path = folder / "model.onnx"
     if kind == "silero":
         path.write_bytes(silero.read_bytes())
@@ -220,7 +224,8 @@ def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop
         np.save(folder / "sound.npy", sound)
         text = "[slices]\ninput = { size = 1, step = 1, axis = 0 }\n"
         return _Loop(kind, path, steps, ["input=sound.npy"], text, {"h": "hn", "c": "cn"}, sequence=sound)
-    text, batch = f"steps = {steps}\n", rng.choice([1, 1, 2, 3])
+    text = f"steps = {steps}\n"
+    batch = rng.choice([1, 1, 2, 3])
     if kind == "captioner":
         onnx.save(decoders.captioner(seed), path)
         image = values.standard_normal((batch, decoders.WIDTH)).astype(np.float32)
@@ -234,7 +239,8 @@ def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop
     prompt = values.integers(0, decoders.VOCABULARY, (batch, rng.randint(2, 9)))
     np.save(folder / "prompt.npy", prompt)
     pairs = {f"past_key_values.{k}.{n}": f"present.{k}.{n}" for k in range(layers) for n in ("key", "value")}
-    words, mask = ["input_ids=prompt.npy"], np.ones_like(prompt)
+    words = ["input_ids=prompt.npy"]
+    mask = np.ones_like(prompt)
     if batch > 1:
         mask[0, 0] = 0  # a shorter prompt, filled up on the left
         np.save(folder / "mask.npy", mask)
@@ -244,7 +250,8 @@ def _loop(kind: str, seed: int, folder: Path, steps: int, silero: Path) -> _Loop
 
 def _wrong(loop: _Loop, rng: random.Random, fault: str) -> Planted | str:
     network = onnx.load(loop.path)
-    step, state = rng.randrange(loop.steps), next(iter(loop.pairs))
+    step = rng.randrange(loop.steps)
+    state = next(iter(loop.pairs))
     fed = list(loop.trajectory())
     when = {"step": state}
     if loop.cache:

@@ -64,7 +64,10 @@ if (name === "dagre") {
 
 def transformer(layers: int) -> Network:
     """An encoder with scoped names, a mask that every layer reads, 28 nodes a layer."""
-    names, ops, reads, makes = ["/embed/Gather", "/Mask"], ["Gather", "Sub"], [["ids"], ["mask"]], [["x"], ["m"]]
+    names = ["/embed/Gather", "/Mask"]
+    ops = ["Gather", "Sub"]
+    reads = [["ids"], ["mask"]]
+    makes = [["x"], ["m"]]
 
     def node(name: str, op: str, *read: str) -> str:
         names.append(name)
@@ -111,7 +114,9 @@ def detector(blocks: int = 90, heads: int = 20) -> Network:
         reads.append(list(read))
         return f"t{len(ops) - 1}"
 
-    x, levels, ends = "image", [], []
+    x = "image"
+    levels = []
+    ends = []
     for k in range(blocks):
         y = x
         for op in ("Conv", "Relu", "Conv", "Relu", "Conv", "BatchNormalization"):
@@ -160,7 +165,8 @@ def peer(name: str, folder: Path | None, net: Network) -> str:
         return "–"
     edges = {(m, i) for i in range(len(net.ops)) for m, _ in net.sources[i] if m < len(net.ops)}
     with tempfile.TemporaryDirectory() as place:
-        script, data = Path(place) / "peer.cjs", Path(place) / "graph.json"
+        script = Path(place) / "peer.cjs"
+        data = Path(place) / "graph.json"
         script.write_text(PEER)
         data.write_text(json.dumps({"nodes": list(range(len(net.ops))), "edges": sorted(edges)}))
         try:

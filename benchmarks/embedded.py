@@ -171,9 +171,11 @@ def bisected(place: Path, made: Embedded, form: Form, backend: str, reference: s
 def classified(document: Mapping[str, Any], made: Embedded, form: Form) -> Tried:
     """A bisection's document as one word."""
     certified = [f for f in document["findings"] if f["certified"]]
-    word, why = Word.UNRESOLVED, "; ".join(f["why"] for f in document["findings"] if f["why"])
+    word = Word.UNRESOLVED
+    why = "; ".join(f["why"] for f in document["findings"] if f["why"])
     if document["agree"]:
-        word, why = Word.AGREE, document["whole"]["why"]
+        word = Word.AGREE
+        why = document["whole"]["why"]
     elif any(not made.nodes.intersection(f["nodes"]) for f in certified):
         word = Word.WRONG
     elif certified:
@@ -291,7 +293,8 @@ def _forms(found: Subject, place: Path, backend: str, reference: str) -> Iterato
 def measure(backends: Sequence[str], jobs: int, limit: int | None, pattern: str) -> list[Result]:
     """All results of these backends; those that are missing are made, `jobs` at once."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kept, lock = FOLDER / KEPT, threading.Lock()
+    kept = FOLDER / KEPT
+    lock = threading.Lock()
     found = {(r.backend, r.test): r for r in map(Result.of, map(json.loads, _lines(kept)))}
     rows = [(b, row) for b in backends for row in swept(b, jobs)[:limit]]
     rows = [(b, row) for b, row in rows if fnmatch.fnmatchcase(row["test"], pattern)]
@@ -320,7 +323,8 @@ def _lines(path: Path) -> list[str]:
 
 def markdown(results: Sequence[Result]) -> str:
     """A row per backend, and below why some were left out, agree, or are not found."""
-    lines, reasons = [], []
+    lines = []
+    reasons = []
     for backend in dict.fromkeys(r.backend for r in results):
         mine = [r for r in results if r.backend == backend]
         count = Counter(r.word for r in mine)

@@ -40,7 +40,8 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
         spoil(made.graph, options)
         time.sleep(float(options.get("compile", 0)) * nodes)
         settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+        settings.intra_op_num_threads = 1
+        settings.log_severity_level = 4
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
@@ -55,7 +56,8 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
 @contextmanager
 def _noted(options: Mapping[str, str], line: str) -> Iterator[None]:
     """Log what the block takes, also where it fails."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     try:
         yield
     finally:

@@ -86,7 +86,8 @@ def one_layer(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with one Conv or MatMul computed in float16, between two casts."""
     products = [k for k, node in enumerate(model.graph.node) if node.op_type in ("Conv", "MatMul")]
     place = products[min(LAYER, len(products) - 1)]
-    node, nodes = model.graph.node[place], list(model.graph.node)
+    node = model.graph.node[place]
+    nodes = list(model.graph.node)
     made = node.output[0]
     casts = [helper.make_node("Cast", [n], [f"{n}:16"], to=TensorProto.FLOAT16) for n in node.input]
     inner = onnx.NodeProto()
@@ -219,7 +220,9 @@ def main(arguments: list[str]) -> int:
     if lacks := device("cuda").missing():
         print(f"no GPU here: cuda {lacks}")
         return 0
-    gpu, known, rows = Gpu(asked.python), prepare(), list[Row]()
+    gpu = Gpu(asked.python)
+    known = prepare()
+    rows = list[Row]()
     parts = {
         "healthy": healthy(gpu, known),
         "faults": faults(gpu, known),

@@ -55,14 +55,16 @@ def _sites(trials: Trials, region: Region) -> list[Site]:
     inner = [n for n in made if n in records and records[n].dtype == "float32"]
     if not inner:
         return []
-    rng, third = rng_of(trials.model.graph.path.stem, region.nodes), math.ceil(len(inner) / 3)
+    rng = rng_of(trials.model.graph.path.stem, region.nodes)
+    third = math.ceil(len(inner) / 3)
     early, late = (str(rng.choice(names)) for names in (inner[:third], inner[-third:]))
     return [Site(region, "early", early)] + ([Site(region, "late", late)] if late != early else [])
 
 
 def _inject(trials: Trials, task: Task, site: Site, task_result: TaskResult, folder: Path) -> None:
     """All errors at one site."""
-    clean_value, rng = value(trials, site.at), rng_of(task.network, site.region.nodes, site.at)
+    clean_value = value(trials, site.at)
+    rng = rng_of(task.network, site.region.nodes, site.at)
     scale = float(np.abs(clean_value).max(initial=0))
     shapes = {"dense": rng.uniform(-1, 1, clean_value.shape), "single": _single(rng, clean_value.shape)}
     run = _runner(trials, site, folder)

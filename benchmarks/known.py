@@ -44,7 +44,8 @@ def tried(candidate: Candidate, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _with(entry: Entry, version: str, ends: Counter[SweepOutcome], date: str) -> Entry:
-    is_wrong, is_right = any(outcome in BAD for outcome in ends), bool(ends) and set(ends) == {SweepOutcome.RIGHT}
+    is_wrong = any(outcome in BAD for outcome in ends)
+    is_right = bool(ends) and set(ends) == {SweepOutcome.RIGHT}
     if not (is_wrong or is_right):
         return entry
     wrong, right = ({*releases} - {version} for releases in (entry.wrong, entry.right))

@@ -116,7 +116,8 @@ def run(words: list[str], home: Path, inside: Path | None) -> Command:
         if inside:
             (inside / "tasks").write_text(str(os.getpid()))
 
-    done, log = Command(), home / "log"
+    done = Command()
+    log = home / "log"
     begin = time.monotonic()
     subcut = str(Path(sys.executable).with_name("subcut"))
     with (
@@ -140,7 +141,8 @@ def forget(folder: Path) -> None:
 
 def read(folder: Path) -> float:
     """Seconds for reading all weights once."""
-    begin, buffer = time.monotonic(), bytearray(8 << 20)
+    begin = time.monotonic()
+    buffer = bytearray(8 << 20)
     for file in folder.glob("*.bin"):
         with file.open("rb", buffering=0) as opened:
             while opened.readinto(buffer):

@@ -77,7 +77,8 @@ def main() -> int:
         (home / "dump").mkdir(parents=True, exist_ok=True)
         onnx.save(chain(length), home / "large.onnx")
         dump(length, wrong, home / "dump")
-        begin, most = time.monotonic(), 0
+        begin = time.monotonic()
+        most = 0
         command = [
             str(Path(sys.executable).with_name("subcut")),
             "compare",

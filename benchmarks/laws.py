@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args(arguments)
-    seeds, families = list(map(int, asked.seeds.split(","))), asked.families.split(",")
+    seeds = list(map(int, asked.seeds.split(",")))
+    families = asked.families.split(",")
     with ProcessPoolExecutor(asked.jobs) as pool:
         found = list(pool.map(partial(measured, asked.count), [(f, s) for f in families for s in seeds]))
     of_family = {f: found[k * len(seeds) : (k + 1) * len(seeds)] for k, f in enumerate(families)}

@@ -177,14 +177,16 @@ def cluster(workers: int) -> Iterator[str]:
 
 def picture(found: list[Timed]) -> str:
     """SVG: a row per device, a bar per run, each command on a time axis of its own."""
-    parts, y = list[str](), 0.0
+    parts = list[str]()
+    y = 0.0
     for each in found:
         parts.append(f'<text x="0" y="{y + 16:.0f}">{each.name}, {each.devices} devices, {each.runs} runs</text>')
         scale, y = (WIDTH - LEFT - 10) / each.span, y + TOP
         for k, spans in enumerate(sorted(each.spans.values())):
             parts.append(f'<text class="soft" x="{LEFT - 8:.0f}" y="{y + 7:.0f}" text-anchor="end">{k + 1}</text>')
             for begin, end in spans:
-                x, width = LEFT + (begin - each.first) * scale, max((end - begin) * scale - 1, 0.5)
+                x = LEFT + (begin - each.first) * scale
+                width = max((end - begin) * scale - 1, 0.5)
                 parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW - 2}"/>')
             y += ROW
         labels = ((LEFT, "start", "0 s"), (WIDTH - 10, "end", f"{each.span:.0f} s"))

@@ -96,7 +96,8 @@ def spawn(command: list[str], log: Path) -> int:
 
 def watch(pid: int) -> float:
     """Wait until a process can be reaped, killing its group after the time limit; return the tree's peak."""
-    peak, deadline = 0.0, time.monotonic() + TIMEOUT_SECONDS
+    peak = 0.0
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     descriptor = os.pidfd_open(pid)
     try:
         poll = select.poll()

@@ -30,7 +30,8 @@ FOLDER = Path("build/bench/search").resolve()
 BACKEND = Path(faulty.__file__).resolve()
 BIN = Path(sys.executable).parent
 CRITERION = f"numpy:rtol={captured.RTOL},atol={captured.ATOL}"
-PLAIN, SHY = "subcut", "subcut, probe-sensitive"
+PLAIN = "subcut"
+SHY = "subcut, probe-sensitive"
 SURE = ("again", "confirm")  # purposes of runs that only make sure
 LOOKS = ("profile", "tail")  # of runs that look for what a yes/no search cannot know
 Words: TypeAlias = list[str | Path]
@@ -128,7 +129,9 @@ def ours(case: Case, *, shy: bool = False) -> Tried:
     document, seconds = bisected(words, folder)
     answer = frozenset(frozenset(f["nodes"]) for f in document["findings"])
     said = document["trials"], document["compiled_nodes"]
-    tool, sure, looks = SHY if shy else PLAIN, spent(document, SURE), spent(document, LOOKS)
+    tool = SHY if shy else PLAIN
+    sure = spent(document, SURE)
+    looks = spent(document, LOOKS)
     certified = all(f["certified"] for f in document["findings"])
     return Tried(tool, case, *logged(folder), seconds, answer, sure, looks, said, certified)
 
@@ -177,7 +180,9 @@ def reduced(
     `python` runs. Raises: PeerFailed.
     """
     values, inputs = captured
-    piece, result, replay = folder / "piece.onnx", folder / "reduced.onnx", folder / "replay.json"
+    piece = folder / "piece.onnx"
+    result = folder / "reduced.onnx"
+    replay = folder / "replay.json"
     check: Words = [python, "-m", "benchmarks.captured", piece, values, *runtime]
     words: Words = ["debug", "reduce", model, "-o", result, "--mode", mode, "--load-inputs", inputs, "--fail-code", "1"]
     words += ["--iter-artifact", piece, "--save-debug-replay", replay, "--art-dir", folder / "artifacts"]

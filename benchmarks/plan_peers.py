@@ -89,7 +89,8 @@ def onnxruntime(asked: Question) -> str:
     from onnxruntime.quantization import QuantFormat, QuantType, qdq_loss_debug, quant_pre_process, quantize_static
 
     folder = asked.folder
-    raised, prepared = folder / "raised.onnx", str(folder / "prepared.onnx")
+    raised = folder / "raised.onnx"
+    prepared = str(folder / "prepared.onnx")
     onnx.save(_raised(onnx.load(asked.model)), raised)
     quant_pre_process(raised, prepared, skip_symbolic_shape=True)
     model = onnx.load(prepared)

@@ -83,7 +83,8 @@ def dynamic(model: Trained, folder: Path) -> Path:
         "from onnxruntime.quantization.shape_inference import quant_pre_process; "
         "quant_pre_process(sys.argv[1], sys.argv[2], skip_symbolic_shape=True); quantize_dynamic(*sys.argv[2:])"
     )
-    prepared, lowered = folder / "prepared.onnx", folder / "dynamic.onnx"
+    prepared = folder / "prepared.onnx"
+    lowered = folder / "dynamic.onnx"
     command = [sys.executable, "-c", script, str(model.path), str(prepared), str(lowered)]
     subprocess.run(command, capture_output=True, text=True, check=True)
     return lowered
@@ -113,7 +114,9 @@ def ours(model: Trained, precision: str, limit: float, folder: Path, seconds: fl
     answer = json.loads(done.stdout)
     if answer.get("kept") is None:
         return {"error": str(answer.get("says") or answer["error"]["what"])}
-    kept, places, runs = answer["kept"], answer["places"], answer["runs"]
+    kept = answer["kept"]
+    places = answer["places"]
+    runs = answer["runs"]
     return {"kept": len(kept), "places": places, "runs": runs, "score": answer["score"], "minimal": answer["minimal"]}
 
 
@@ -132,7 +135,8 @@ def peer(name: str, model: Trained, limit: float, folder: Path, seconds: float) 
 def ask(model: Trained, precision: str, tool: str, limit: float, seconds: float) -> Answer:
     """One cell of the table, with its wall seconds."""
     with tempfile.TemporaryDirectory() as name:
-        folder, begun = Path(name), time.perf_counter()
+        folder = Path(name)
+        begun = time.perf_counter()
         if tool == "subcut":
             answer = ours(model, precision, limit, folder, seconds)
         else:

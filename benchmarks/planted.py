@@ -42,7 +42,8 @@ def _put_in(
     floats = [n for n in region.outputs if n in healthy.tensors[0] and healthy.tensors[0][n].dtype == "float32"]
     rng = rng_of(task.network, region.nodes, task.candidate)
     for name in floats[:OUTPUTS] if whole else floats[:1]:
-        values, reference = read(healthy.tensors[0][name]), read(trials.model.values.records[0][name])
+        values = read(healthy.tensors[0][name])
+        reference = read(trials.model.values.records[0][name])
         if values.shape != reference.shape or not np.isfinite(values).all() or not np.isfinite(reference).all():
             continue
         for kind, size, altered in faults(values, rng):

@@ -93,7 +93,8 @@ def main(model: Path, starts: list[str], ends: list[str], prefix: str) -> None:
     if is_current(prefix, model):
         return
     proto = onnx.load(model, load_external_data=False)
-    ancestors, cut = Path(prefix + ".ancestors.onnx"), Path(prefix + ".cut.onnx")
+    ancestors = Path(prefix + ".ancestors.onnx")
+    cut = Path(prefix + ".cut.onnx")
     inputs = [each.name for each in proto.graph.input]
     onnx.save(extract(proto, inputs, [*starts, *ends]), ancestors)
     onnx.save(extract(proto, starts, ends), cut)

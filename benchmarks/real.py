@@ -288,7 +288,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runtimes", default="", help="only these, by comma")
     asked = parser.parse_args(arguments)
     wanted = [word for word in asked.runtimes.split(",") if word] or [c.partition(":")[0] for c in CANDIDATES]
-    cases, healthy, others = [], [], []
+    cases = []
+    healthy = []
+    others = []
     narrow.FOLDER.mkdir(parents=True, exist_ok=True)
     if "cases" in asked.only:
         for bug in (b for b in BUGS if b.candidate.partition(":")[0] in wanted):

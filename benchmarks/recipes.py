@@ -194,7 +194,8 @@ def prepare(recipe: Recipe, place: Path) -> None:
 
 def install(recipe: Recipe, place: Path) -> str:
     """Its packages into `.venv`, unless they are there; why not, or nothing."""
-    wanted, mark = "\n".join(recipe.requirements), place / ".venv" / "installed"
+    wanted = "\n".join(recipe.requirements)
+    mark = place / ".venv" / "installed"
     if not wanted or (mark.exists() and mark.read_text(encoding="utf-8") == wanted):
         return ""
     shutil.rmtree(place / ".venv", ignore_errors=True)

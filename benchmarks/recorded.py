@@ -57,7 +57,8 @@ def main() -> int:
     seed = words.parse_args().seed
     print(machine.line(floor(), "onnxruntime", "numpy"))
     model = device.net(seed)
-    rows, wrong = [], 0
+    rows = []
+    wrong = 0
     with Reference() as reference:
         for kind in device.KINDS:
             begin = time.monotonic()
@@ -66,7 +67,8 @@ def main() -> int:
             wrong += device.LAYERS - right
             sizes = sorted(size for _, size in results)
             each = (time.monotonic() - begin) / device.LAYERS
-            middle, most = sizes[len(sizes) // 2], sizes[-1]
+            middle = sizes[len(sizes) // 2]
+            most = sizes[-1]
             rows.append([kind.name, f"{right}/{device.LAYERS}", str(middle), str(most), f"{each:.2f}"])
             print(rows[-1], [k for k, (ok, _) in enumerate(results) if not ok], file=sys.stderr)
     print(table(["dumps", "interval right", "nodes (median)", "nodes (most)", "s each"], rows))

@@ -87,7 +87,8 @@ def cut_limits(results: list[Result]) -> Iterator[Limit]:
 
 def growth_limits(results: list[Result]) -> Iterator[Limit]:
     for less, more in pairwise(results):
-        few, many = value(less, "cpu"), value(more, "cpu")
+        few = value(less, "cpu")
+        many = value(more, "cpu")
         ratio = many / few if few and many else None
         what = f"growth {model_of(less)} → {model_of(more)}: CPU ratio"
         yield Limit(what, DOUBLING_RATIO, ratio, less.problem or more.problem)
@@ -95,9 +96,11 @@ def growth_limits(results: list[Result]) -> Iterator[Limit]:
 
 def capture_limits(results: list[Result]) -> Iterator[Limit]:
     for subject in subjects(results):
-        ours, least = at(results, OURS, subject), at(results, MINIMAL, subject)
+        ours = at(results, OURS, subject)
+        least = at(results, MINIMAL, subject)
         for what in ("cpu", "wall"):
-            found, yardstick = value(ours, what), value(least, what)
+            found = value(ours, what)
+            yardstick = value(least, what)
             ratio = found / yardstick if found and yardstick else None
             what = f"{subject}, capture: {UNITS[what]} ÷ minimal"
             yield Limit(what, CAPTURE_RATIO, ratio, ours.problem or least.problem)

@@ -123,7 +123,8 @@ def run(out: Path, subcut: Path, *, only: str, prepared: Path | None, jobs: int,
 def run_group(runner: Runner, group: Group) -> list[Answer]:
     """Run the commands of a group in a fresh copy of its folder; their answers, also written."""
     with tempfile.TemporaryDirectory(prefix="same-answers-") as place:
-        here, home = Path(place, "here"), Path(place, "home")
+        here = Path(place, "here")
+        home = Path(place, "home")
         shutil.copytree(runner.prepared / group.folder, here, symlinks=True)
         home.mkdir()
         places = {
@@ -149,7 +150,8 @@ def _answer(runner: Runner, command: str, here: Path, home: Path, places: Mappin
     if words[0] == "in":
         folder, words = here / words[1], words[2:]
     program = {"subcut": runner.subcut, "python": runner.python}[words[0]]
-    before, began = answers.files(here), time.monotonic()
+    before = answers.files(here)
+    began = time.monotonic()
     code, out, err = _ended([str(program), *words[1:]], folder, _environment(runner, home), runner.limit)
     answer = Answer(command, code, answers.answer_text(out, places), answers.answer_text(err, places))
     answer.seconds = round(time.monotonic() - began, 2)
@@ -211,7 +213,8 @@ def _file_name(title: str) -> str:
 
 def compare(a: Path, b: Path, *, only: str, lines: int, with_files: bool) -> int:
     """Print how the answers of two runs differ; how many commands do."""
-    before, after = read(a), read(b)
+    before = read(a)
+    after = read(b)
     counts = {"same": 0, "different": 0, "only in one": 0}
     for key in dict.fromkeys([*before, *after]):
         if not fnmatch(key[0], only):
@@ -246,7 +249,8 @@ def differences(old: Answer, new: Answer, a: Path, b: Path, lines: int, with_fil
     for stream, left, right in (("stdout", old.out, new.out), ("stderr", old.err, new.err)):
         yield from _diff(stream, left, right, lines)
     for name in sorted({*old.files, *new.files} if with_files else ()):
-        left, right = old.files.get(name, "not written"), new.files.get(name, "not written")
+        left = old.files.get(name, "not written")
+        right = new.files.get(name, "not written")
         if left != right:
             yield f"  file {name}: {left} -> {right}"
             yield from _diff(name, _text(a, left), _text(b, right), lines)

@@ -24,10 +24,16 @@ from benchmarks.narrow import Tried
 from benchmarks.report import Limit, table, verdicts
 from benchmarks.suspects import Case
 
-ONE, TWO, THREE, TWELVE, FOUR = "1 culprit", "2 nodes together", "3 nodes together", "12 nodes together", "4 culprits"
+ONE = "1 culprit"
+TWO = "2 nodes together"
+THREE = "3 nodes together"
+TWELVE = "12 nodes together"
+FOUR = "4 culprits"
 JOIN = suspects.joined().kind
-SHOWN, VANISHED = narrow.PLAIN, narrow.SHY
-BISECT, LINEAR = "polygraphy bisect", "polygraphy linear"
+SHOWN = narrow.PLAIN
+VANISHED = narrow.SHY
+BISECT = "polygraphy bisect"
+LINEAR = "polygraphy linear"
 OF_PEER = 0.75  # of polygraphy's runs and nodes
 RUNS_SHOWN, RUNS_VANISHED = 4, 12  # one culprit: baseline, profile, itself, the rest; log2 256 + 2, profile, the rest
 COMPILED = 2.5  # times the nodes of the model
@@ -114,13 +120,16 @@ def rows(tried: Sequence[Tried]) -> list[Row]:
 def limits(found: Sequence[Row]) -> Iterator[Limit]:
     """What must hold of the table. Runs that only make sure are counted apart."""
     at = {(row.kind, row.tool): row for row in found}
-    shown, vanished, peer = at[ONE, SHOWN], at[ONE, VANISHED], at[ONE, BISECT]
+    shown = at[ONE, SHOWN]
+    vanished = at[ONE, VANISHED]
+    peer = at[ONE, BISECT]
     yield Limit("1 culprit, runs", RUNS_SHOWN, shown.mean(needed_runs))
     yield Limit("1 culprit, probe-sensitive, runs", RUNS_VANISHED, vanished.mean(needed_runs))
     for row, words in ((shown, ""), (vanished, ", probe-sensitive")):
         apart = row.mean(lambda t: needed_times(t) - t.looks[1] / narrow.nodes_of(t.case))
         yield Limit(f"1 culprit{words}, compiled / N, profile and tail apart", COMPILED, apart)
-    runs, nodes = shown.mean(needed_runs) / peer.mean(needed_runs), shown.mean(needed_times) / peer.mean(times)
+    runs = shown.mean(needed_runs) / peer.mean(needed_runs)
+    nodes = shown.mean(needed_times) / peer.mean(times)
     yield Limit("1 culprit, runs ÷ polygraphy's", OF_PEER, runs)
     yield Limit("1 culprit, compiled ÷ polygraphy's", OF_PEER, nodes)
     for kind, most in INTERACTION.items():
@@ -145,7 +154,8 @@ def markdown(found: Sequence[Row]) -> str:
     for row in found:
         mine = row.tool in (SHOWN, VANISHED)
         number = "" if len(row.tried) == 1 else f" ({len(row.tried)} cases)"
-        size, truth = row.mean(lambda t: t.size), row.mean(lambda t: sum(map(len, t.case.truth)))
+        size = row.mean(lambda t: t.size)
+        truth = row.mean(lambda t: sum(map(len, t.case.truth)))
         lines.append(
             [
                 row.kind + number,

@@ -58,7 +58,8 @@ def worst_slice(reference: Array, candidate: Array) -> tuple[float, str]:
     a, b = (np.asarray(x, np.float64) for x in (reference, candidate))
     if a.shape != b.shape or not np.isfinite(b).all():
         return np.inf, "shape" if a.shape != b.shape else "not finite"
-    difference, worst = np.abs(b - a), (0.0, "")
+    difference = np.abs(b - a)
+    worst = (0.0, "")
     for each in slices(a):
         error = float(each.of(difference).max(initial=0)) / (_scale(a, each) or 1.0)
         worst = max(worst, (error, str(each)))

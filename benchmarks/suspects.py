@@ -88,7 +88,8 @@ def sample(number: int) -> Array:
 def together(kind: str, length: int, count: int) -> list[Case]:
     """Runs of so many consecutive nodes of the chain that are wrong together: one, seeded, in each of `count` equal
     parts of the chain, since what a search compiles depends on the place."""
-    rng, room = random.Random(length), (NODES - length) / count
+    rng = random.Random(length)
+    room = (NODES - length) / count
     starts = [max(1, int((part + rng.random()) * room)) for part in range(count)]
     return [Case(kind, "chain.onnx", (tuple(f"n{i}" for i in range(s, s + length)),)) for s in starts]
 

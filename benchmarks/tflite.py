@@ -36,7 +36,8 @@ def run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
     net.allocate_tensors()
     rng = np.random.default_rng(0)
     for tensor in net.get_input_details():
-        name, dtype = tensor["name"], np.dtype(tensor["dtype"])
+        name = tensor["name"]
+        dtype = np.dtype(tensor["dtype"])
         if name not in feeds:
             drawn = rng.random(tensor["shape"]) if dtype.kind == "f" else rng.integers(0, 100, tensor["shape"])
             feeds[name] = np.asarray(drawn, dtype)
@@ -47,9 +48,11 @@ def run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 
 def part(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
     """The model of some nodes; its outputs are what is read behind them."""
-    graph, inside = model.graph, {node.name for node in nodes}
+    graph = model.graph
+    inside = {node.name for node in nodes}
     infos = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
-    weights, made = {t.name: t for t in graph.initializer}, {n for node in nodes for n in node.output}
+    weights = {t.name: t for t in graph.initializer}
+    made = {n for node in nodes for n in node.output}
     read = dict.fromkeys(n for node in nodes for n in node.input if n)
     behind = {n for node in graph.node if node.name not in inside for n in node.input} | {v.name for v in graph.output}
     cut = onnx.helper.make_graph(
@@ -77,12 +80,14 @@ def subcut(*words: str, cwd: Path) -> tuple[int, str]:
 
 def row(path: Path) -> str:
     """One model's line of the table."""
-    begin, name = time.perf_counter(), path.stem[:40]
+    begin = time.perf_counter()
+    name = path.stem[:40]
     try:
         model = operators.to_onnx(data := path.read_bytes(), path.stem)
     except operators.CannotCarry as e:
         return f"{name:40}  refused: {e}"
-    nodes, feeds = list(model.graph.node), dict[str, Array]()
+    nodes = list(model.graph.node)
+    feeds = dict[str, Array]()
     whole = run(data, feeds)
     back = same(whole, run(operators.to_tflite(model), feeds))
     middle = nodes[len(nodes) // 3 : len(nodes) * 2 // 3]
@@ -105,7 +110,8 @@ def row(path: Path) -> str:
         if cases:
             code, said = subcut("repro.py", cwd=cases[0])
             said = said.rpartition(": ")[2]
-    seconds, size = time.perf_counter() - begin, f"{len(written) / 1e3:.0f} of {len(data) / 1e3:.0f} kB"
+    seconds = time.perf_counter() - begin
+    size = f"{len(written) / 1e3:.0f} of {len(data) / 1e3:.0f} kB"
     told = f"whole {back}, middle third {alone}, {size}, repro.py {said} ({code})"
     return f"{name:40}  {len(nodes):3} operators: {told}, {seconds:.1f} s"
 

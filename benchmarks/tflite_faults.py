@@ -108,7 +108,8 @@ def main() -> None:
     for path in parser.parse_args().models:
         data = path.read_bytes()
         with tempfile.TemporaryDirectory() as name:
-            folder, answers = Path(name), list[str]()
+            folder = Path(name)
+            answers = list[str]()
             healthy = says(path.resolve(), None, folder)
             for fault, k, other in faulty(data):
                 if np.array_equal(real_outputs(data, k), real_outputs(other, k)):

@@ -127,7 +127,8 @@ def moving(taken: int, given: int, runs: int, folder: Path, whole: bool = False)
     """Seconds of a trial on one node, or on the whole model, beyond the candidate's own and the judging, over
     np.save + np.load of 100 MB.
     """
-    found, plain = [], []
+    found = []
+    plain = []
     values = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
     with opened(wide(folder / "wide.onnx", taken, given), "ort:threads=1", folder) as asked:
         piece = (
@@ -151,7 +152,8 @@ def moving(taken: int, given: int, runs: int, folder: Path, whole: bool = False)
 def heavy(path: Path) -> Path:
     """Branches of matrix products in a row, from one input; their sizes stay as they are."""
     weight = np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32) / np.float32(SIDE**0.5)
-    nodes, ends = [], []
+    nodes = []
+    ends = []
     for b in range(BRANCHES):
         names = ["x", *(f"b{b}n{i}" for i in range(DEPTH))]
         nodes += [helper.make_node("MatMul", [a, "w"], [c], name=c) for a, c in itertools.pairwise(names)]

@@ -39,7 +39,8 @@ from subgraph.trials import session
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
 
-OURS, STRICT = "noise", ROUNDING_ALONE
+OURS = "noise"
+STRICT = ROUNDING_ALONE
 CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
 RULES = {criterion: parse_criterion(criterion) for criterion in CRITERIA}
 LISTED = "approximate kernel"  # a label: agrees, but reports name it
@@ -269,7 +270,8 @@ def worst_output(trials: Trials, region: Region, run_result: RunResult) -> float
     """The largest error of a slice of a float output over that slice's scale; 0 where there are none."""
     if run_result.failure:
         return 0.0
-    expected, made = trials.model.values.records[0], run_result.tensors[0]
+    expected = trials.model.values.records[0]
+    made = run_result.tensors[0]
     names = [n for n in region.outputs if n in made and made[n].dtype == expected[n].dtype == "float32"]
     return max((worst_slice(read(expected[n]), read(made[n]))[0] for n in names), default=0.0)
 

@@ -88,8 +88,10 @@ def disagreement(
             settings, model, None, InputOptions(_words(inputs, stack), seed, sizes), CriterionOptions(criterion),
             RuntimeOptions(reference=reference), ResultOptions(trust=trust),
         )  # fmt: skip
-        path, rule = asked.model_path, asked.criterion
-        candidate, feeding = asked.named_candidate(spec, path), asked.feeding
+        path = asked.model_path
+        rule = asked.criterion
+        candidate = asked.named_candidate(spec, path)
+        feeding = asked.feeding
         choice = OutputChoice(may_be_empty=tuple(may_be_empty))
         setup = Setup(candidate, feeding, search.output, rule, choice=choice)
         workers = stack.enter_context(open_workers(candidate))

@@ -77,7 +77,8 @@ def run(
         if heard is None:
             out, err = process.communicate(timeout=timeout)
         else:
-            out, err = _listened(process, timeout, heard), b""
+            out = _listened(process, timeout, heard)
+            err = b""
     return Ended(process.returncode, out, err or b"")
 
 

@@ -42,7 +42,9 @@ Number: TypeAlias = Annotated[float, NOT_FINITE]
 
 LARGEST = 1 << 63  # of whole numbers
 MAX_TEXT_BYTES = 1 << 20  # of a file that a person writes
-ABSENT, KEY, KIND = "absent", "key", "kind"
+ABSENT = "absent"
+KEY = "key"
+KIND = "kind"
 # What JSON calls a type, and what an error does.
 TYPES: Mapping[type, tuple[str, str]] = {
     str: ("string", "a text"),
@@ -238,7 +240,8 @@ def _reader_of(option: Any) -> Reader:
         return _reader_of_list(option)
     if plain is dict:
         return _reader_of_fields(option) if is_dataclass(option) else _reader_of_map(*get_args(option))
-    words, is_number = _words(option), get_origin(option) is Annotated
+    words = _words(option)
+    is_number = get_origin(option) is Annotated
     made = option if isinstance(option, type) and issubclass(option, (Enum, Path)) else None
 
     def read(value: Any) -> Any:
@@ -252,7 +255,8 @@ def _reader_of(option: Any) -> Reader:
 
 
 def _reader_of_list(option: Any) -> Reader:
-    args, origin = get_args(option), get_origin(option)
+    args = get_args(option)
+    origin = get_origin(option)
     fixed = [_reader(one) for one in args] if origin is tuple and args[-1] is not ... else None
     reader = _reader(args[0])
 
@@ -260,7 +264,8 @@ def _reader_of_list(option: Any) -> Reader:
         readers = [reader] * len(value) if fixed is None else fixed
         if len(readers) != len(value):
             raise _DepartureError(f"expected {len(readers)} values, not {len(value)}")
-        items, k = [], 0
+        items = []
+        k = 0
         try:
             for k, item in enumerate(value):
                 items.append(readers[k](item))
@@ -273,12 +278,14 @@ def _reader_of_list(option: Any) -> Reader:
 
 
 def _reader_of_map(keys: Any, values: Any) -> Reader:
-    needed, reader = _words(keys), _reader(values)
+    needed = _words(keys)
+    reader = _reader(values)
 
     def read(value: dict[str, Any]) -> Any:
         if missing := next((word for word in needed if word not in value), None):
             raise _DepartureError("is missing", f".{missing}")
-        found, key = {}, ""
+        found = {}
+        key = ""
         try:
             for key, item in value.items():
                 found[key] = reader(item)
@@ -296,7 +303,8 @@ def _reader_of_fields(kind: Any) -> Reader:
         return [(f, _reader(f.type)) for f in _fields(kind)]
 
     def read(value: dict[str, Any]) -> Any:
-        found, key = {}, ""
+        found = {}
+        key = ""
         try:
             for f, reader in readers():
                 key = f.key
@@ -413,7 +421,9 @@ def schema(kind: type) -> dict[str, Any]:
 def _rule(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if kind in (object, Any):
         return {}
-    options, origin, args = _options(kind), get_origin(kind), get_args(kind)
+    options = _options(kind)
+    origin = get_origin(kind)
+    args = get_args(kind)
     if len(options) > 1:
         return {"anyOf": [_rule(option, defs) for option in options]}
     if origin is Annotated:

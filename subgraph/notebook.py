@@ -72,7 +72,8 @@ def _(cut: Cut) -> str:
 
 def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
     """These nodes and those beside them, the nodes and their boundary marked."""
-    inside, whole = frozenset(nodes), network(graph)
+    inside = frozenset(nodes)
+    whole = network(graph)
     shown = sorted(inside.union(*(whole.around(i, 1) for i in inside)))
     at = {i: k for k, i in enumerate(shown)}
     marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
@@ -215,7 +216,8 @@ def _progress(bisection: Bisection) -> str:
     if not bisection.steps:
         return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
     step = bisection.steps[-1]
-    what, remaining = _words(bisection.nodes(step)) or "whole model", bisection.remaining
+    what = _words(bisection.nodes(step)) or "whole model"
+    remaining = bisection.remaining
     last = f"run {step.number}: {what} {_status(step.outcome.value)}"
     if bisection.document:
         return f"<p>ended after {count(len(bisection.steps), 'run')}; last: {last}</p>"

@@ -37,7 +37,11 @@ class Precision(StrEnum):
         cls, word: str, eps: float = 0.0, dtype: str = "", largest: float = math.inf, half_step: float = 0.0
     ) -> Precision:
         made = str.__new__(cls, word)
-        made._value_, made.eps, made.dtype, made.largest, made.half_step = word, eps, dtype, largest, half_step
+        made._value_ = word
+        made.eps = eps
+        made.dtype = dtype
+        made.largest = largest
+        made.half_step = half_step
         return made
 
     @property

@@ -134,7 +134,8 @@ def _require_agreement(
         found = disagreement(settings, model, candidate, inputs, search, **more)
         error = "\n  ".join(found.lines) if found else ""
     except SubcutError as e:
-        found, error = None, _described(e)
+        found = None
+        error = _described(e)
     if found:
         item.user_properties += [("subcut", found.lines[0]), *((f"subcut_{k}", v) for k, v in found.places.items())]
     if error:

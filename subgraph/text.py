@@ -110,7 +110,8 @@ def short(name: str, length: int = 56) -> str:
     """
     if columns(name) <= length:
         return name
-    head, tail = "", ""
+    head = ""
+    tail = ""
     for c in name:
         if columns(head + c) > (length - 1) // 3:
             break
@@ -148,7 +149,8 @@ def prediction(shares: Mapping[str, float]) -> str:
     >>> prediction({"top1": 1.0, "top5": 0.8})
     'prediction unchanged, top-5 agrees in 80 %'
     """
-    top1, top5 = shares["top1"], shares["top5"]
+    top1 = shares["top1"]
+    top5 = shares["top5"]
     if top1 < 1:
         return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace("%", " %")
     return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")

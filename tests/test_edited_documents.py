@@ -31,7 +31,10 @@ def load(model, options):
     bad = any(node.name == "n1" for node in onnx.load(str(model)).graph.node)
     return lambda feeds: {k: v + bad for k, v in zip(evaluator.output_names, evaluator.run(None, feeds))}
 """
-CASE, FOUND, LOOP, UNPACKED = "subcut_out/n0__n1", "subcut_out/bisect-bad.py", "subcut_out/manual-device", "b"
+CASE = "subcut_out/n0__n1"
+FOUND = "subcut_out/bisect-bad.py"
+LOOP = "subcut_out/manual-device"
+UNPACKED = "b"
 FORMS = "text,html,md,csv,junit,model-explorer"
 READERS = {  # document → the commands that read it
     f"{CASE}/manifest.json": [
@@ -81,7 +84,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with each kind of document, in which the tests stand; no process can be started there any more."""
-    folder, before = tmp_path_factory.mktemp("documents"), Path.cwd()
+    folder = tmp_path_factory.mktemp("documents")
+    before = Path.cwd()
     os.chdir(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))

@@ -134,7 +134,8 @@ def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.
     made = document(demo(tmp_path / "demo"))
     for old, new in zip(stored["cells"], made["cells"], strict=True):
         if old["cell_type"] == "code":
-            before, after = old["outputs"][0]["data"], new["outputs"][0]["data"]
+            before = old["outputs"][0]["data"]
+            after = new["outputs"][0]["data"]
             assert before.keys() == after.keys()
             checked("".join(after.get("text/html", [])))
     text = ["".join(cell["outputs"][0]["data"].get("text/html", [])) for cell in made["cells"] if "outputs" in cell]
@@ -160,7 +161,8 @@ def test_findings_are_called_by_the_nodes_names() -> None:
 
 def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    module, inner = ModuleType("IPython"), ModuleType("IPython.display")
+    module = ModuleType("IPython")
+    inner = ModuleType("IPython.display")
     vars(module)["get_ipython"] = lambda: object()
     vars(inner)["HTML"] = str
 

@@ -59,7 +59,8 @@ def test_a_module_beside_a_file_hides_no_installed_namespace_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `google` of protobuf. A folder without a package in it, which some wheels leave, is not one."""
-    installed, own = tmp_path / "installed", tmp_path / "own"
+    installed = tmp_path / "installed"
+    own = tmp_path / "own"
     for folder in (installed / "toyspace" / "inner", installed / "toyhelper", own):
         folder.mkdir(parents=True)
     (installed / "toyspace" / "inner" / "__init__.py").touch()

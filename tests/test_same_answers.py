@@ -67,7 +67,8 @@ def test_a_zip_is_compared_by_its_members() -> None:
         return out.getvalue()
 
     first = packed((2026, 1, 1, 0, 0, 0), "took 1 s")
-    same, other = packed((2026, 2, 2, 0, 0, 0), "took 2 s"), packed((2026, 1, 1, 0, 0, 0), "failed")
+    same = packed((2026, 2, 2, 0, 0, 0), "took 2 s")
+    other = packed((2026, 1, 1, 0, 0, 0), "failed")
     assert answers.content("a.zip", first, {}) == answers.content("a.zip", same, {})
     assert answers.content("a.zip", first, {}) != answers.content("a.zip", other, {})
 

@@ -32,7 +32,8 @@ from benchmarks.report import table
 HERE = Path(__file__).parent
 BUILD = HERE.parent.parent / "build" / "producers"
 SUBCUT = Path(sys.executable).with_name("subcut")
-NETWORKS, STATES = ("residual", "transformer"), ("healthy", "faulty")
+NETWORKS = ("residual", "transformer")
+STATES = ("healthy", "faulty")
 INSTALLING, RUNNING = 1800, 600  # seconds
 HEADS = ["tool", "network", "matched of", "healthy", "faulty: wrong of", "nodes", "holds the wrong node"]
 SAYS = {0: "agrees", 1: "disagrees", 2: "is refused", 5: "unresolved"}  # subcut's exit codes
@@ -75,7 +76,8 @@ class Script:
     def _installed(self) -> Path:
         wanted = json.dumps([self.head["dependencies"], self.own.get("alone")])
         place = BUILD / "venvs" / hashlib.sha256(wanted.encode()).hexdigest()[:8]
-        mark, python = place / "installed", place / "bin" / "python"
+        mark = place / "installed"
+        python = place / "bin" / "python"
         if not mark.exists():
             shutil.rmtree(place, ignore_errors=True)
             _run([sys.executable, "-m", "venv", place], INSTALLING, BUILD / "venv.log")
@@ -134,7 +136,8 @@ def wrong_nodes(healthy: Path, faulty: Path) -> list[str]:
 
 def tried(script: Script, place: Path) -> tuple[list[str], bool]:
     """(a row, is it as it should be?) for one tool on one network. Raises: Failed."""
-    found, dumps = {}, {}
+    found = {}
+    dumps = {}
     for state in STATES:
         dump = dumps[state] = BUILD / script.name / place.name / state / "dump"
         shutil.rmtree(dump.parent, ignore_errors=True)
@@ -195,7 +198,8 @@ def rows(chosen: Sequence[Script], places: Sequence[Path]) -> Iterator[tuple[lis
             try:
                 cells, good = tried(script, place)
             except (Failed, subprocess.SubprocessError, OSError) as e:
-                cells, good = ["-", f"failed: {e}"[: 2 * REASON], "-", "-", "-"], False
+                cells = ["-", f"failed: {e}"[: 2 * REASON], "-", "-", "-"]
+                good = False
             yield [script.own["says"], place.name, *cells], good
 
 

@@ -34,7 +34,8 @@ class Inputs(CalibrationDataReader):
 
 def main(place: Path, state: str, out: Path) -> None:
     """Quantize, run, save."""
-    x, rng = np.load(place / "x.npy"), np.random.default_rng(0)
+    x = np.load(place / "x.npy")
+    rng = np.random.default_rng(0)
     prepared, qdq, augmented = (place / f"{state}.{word}.onnx" for word in ("prepared", "qdq", "augmented"))
     quant_pre_process(place / f"{state}.onnx", prepared)
     more = [rng.standard_normal(x.shape, np.float32) for _ in range(CALIBRATED - 1)]

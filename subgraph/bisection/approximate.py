@@ -35,7 +35,8 @@ def evidence_of_nodes(oracle: NodeOracle, most: float) -> NodeEvidence:
     operators = [operators_of(oracle, [k]) for k in range(len(oracle.groups))]
     items = sorted(range(len(operators)), key=lambda k: bool(operators[k] & APPROXIMATED))
     approximated = sum(bool(some & APPROXIMATED) for some in operators)
-    deviations, unseen = list[Deviation](), 0
+    deviations = list[Deviation]()
+    unseen = 0
     for node in _run_nodes(oracle.trials, [oracle.region([k]) for k in items], approximated, most):
         if node is None or node.verdict.status is Status.UNRESOLVED:
             unseen += 1
@@ -65,7 +66,8 @@ def _run_nodes(
         return node.verdict.status is Status.AGREE or bool(node.deviation and node.deviation.approximated)
 
     part = max(approximated / len(regions), MIN_PART) if approximated else 0.0
-    split, before = len(regions) - approximated, trials.log.extra_runs
+    split = len(regions) - approximated
+    before = trials.log.extra_runs
     limit = most if math.isinf(most) else math.ceil(most * (1 - part))
     yield from run_pieces(trials, regions[:split], judge, is_conclusive, limit, 1 - part)
     left = most - (trials.log.extra_runs - before)

@@ -89,7 +89,8 @@ class Bisection:
     """
 
     def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
-        self.trials, self.options = trials, options
+        self.trials = trials
+        self.options = options
         self._progress = BisectionProgress()
 
     def __iter__(self) -> Iterator[Step]:
@@ -102,7 +103,8 @@ class Bisection:
         """
         assert self.trials
         self._progress = progress = BisectionProgress()
-        trials, limit = self.trials.restarted(), self.options.limits.max_time
+        trials = self.trials.restarted()
+        limit = self.options.limits.max_time
         trials.runtime.workers.deadline.at = progress.began + (math.inf if limit is None else limit)
         progress.oracle = oracle = self.new_oracle(trials)
         place = result_folder.free_place(self.options.place, oracle)
@@ -118,8 +120,10 @@ class Bisection:
                 interim = yield from stage(self, interim)
             except OutOfTime as e:
                 interim = interim.stopped(e.what)
-        progress.oracle, findings = interim.oracle, interim.findings
-        label, groups = interim.trials.model.graph.label, interim.oracle.groups
+        progress.oracle = interim.oracle
+        findings = interim.findings
+        label = interim.trials.model.graph.label
+        groups = interim.oracle.groups
         progress.findings = replace(findings, names=tuple(tuple(map(label, sorted(group))) for group in groups))
         if findings.stopped and not any(step.query.kind is QueryKind.WHOLE for step in progress.steps):
             what = f"{findings.stopped} before the whole model was judged{_distance_of_whole(trials)}"
@@ -203,7 +207,8 @@ class Bisection:
             scope: the suspects; None for those of the options.
             inside: whether the nodes are searched even if the outputs agree.
         """
-        oracle, before = interim.oracle, interim.findings.counts
+        oracle = interim.oracle
+        before = interim.findings.counts
         oracle.hints = self.options.hints
         self._progress.oracle, self._progress.remaining = oracle, Remaining(oracle.size)
         within = self.options.scope(oracle) if scope is None else scope
@@ -224,7 +229,8 @@ class Bisection:
 
     def _describe(self, interim: Interim, session_notes: Sequence[str], last_notes: Sequence[str]) -> BisectDocument:
         """The document, without what is found in bodies. Notes that are "" are left out."""
-        settlement, options = interim.settlement, self.options
+        settlement = interim.settlement
+        options = self.options
         notes = [*session_notes, settlement.note(interim.trials.model.graph)]
         document = describe(
             interim.oracle,
@@ -245,7 +251,8 @@ class Bisection:
 
     def _save(self, interim: Interim, document: BisectDocument, place: ResultPlace) -> BisectDocument:
         """Write the result: a finding with its cases, or a report next to an earlier finding."""
-        options, graph = self.options, interim.trials.model.graph
+        options = self.options
+        graph = interim.trials.model.graph
         if interim.findings.outcome is not Outcome.DISAGREE:
             aside = replace(place, name=f"{options.place.name}-report")
             return evidence.save_document(document, aside, case.source_of(graph), [graph.path])
@@ -268,7 +275,8 @@ class Bisection:
 
 def _distance_of_whole(trials: Trials) -> str:
     """A clause with the error of the full model, which takes no noise, where the candidate has run it; else ""."""
-    judge, whole = trials.judge.without_evidence().with_criterion("numpy"), trials.model.whole()
+    judge = trials.judge.without_evidence().with_criterion("numpy")
+    whole = trials.model.whole()
     result = if_time(partial(Processes(judge).run, whole, fresh=True), None)
     verdict = judge.verdict(whole, result) if result else None
     return f": {verdict.why}" if verdict and verdict.status is Status.FAIL else ""
@@ -291,7 +299,8 @@ class _BisectionWithProcesses(Bisection):
 
     def __init__(self, graph: Graph, reference: Candidate, options: BisectionOptions) -> None:
         super().__init__(None, options)
-        self._graph, self._reference = graph, reference
+        self._graph = graph
+        self._reference = reference
 
     def __iter__(self) -> Iterator[Step]:
         with open_with_processes(self._graph, self.options.setup, self._reference) as self.trials:

@@ -29,7 +29,8 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     Raises:
         BackendError: the candidate cannot be used. OutOfTime: the time is used up.
     """
-    trials, ops = oracle.trials, oracle.trials.model.graph.ops
+    trials = oracle.trials
+    ops = oracle.trials.model.graph.ops
     errors: list[tuple[float, int]] = []
     for k in range(len(oracle.groups)):
         with contextlib.suppress(ModelError, NoRegion):  # not in that model, or random: no cost of its own
@@ -38,7 +39,8 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
     for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MAX_MEASURED]:
         attribution = attribute(trials, oracle.region([k]))
         if attribution is not None:
-            labels, last = [trials.model.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
+            labels = [trials.model.graph.label(i) for i in oracle.groups[k]]
+            last = oracle.groups[k][-1]
             pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share, None), k))
     pieces.sort(key=lambda piece: -piece[0].explains)
     by_ops: dict[str, list[float]] = {}
@@ -60,7 +62,8 @@ def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
 
 def _error(trials: Trials, region: Region) -> float:
     """The largest error of a region's outputs alone, over their scale; 0 if nothing can be compared."""
-    result, errors = trials.run(region), [0.0]
+    result = trials.run(region)
+    errors = [0.0]
     for reference, candidate in zip(trials.model.values.records, result.tensors, strict=False):
         for name in region.outputs:
             if name in candidate and reference[name].form == "tensor":

@@ -58,7 +58,9 @@ def describe(
     notes: Iterable[str] = (), within: str = "",
 ) -> document.BisectDocument:  # fmt: skip
     """The document, as yet without case folders and report. `within`: as the user gave it."""
-    trials, graph, forms = oracle.trials, oracle.trials.model.graph, oracle.trials.ask.forms
+    trials = oracle.trials
+    graph = oracle.trials.model.graph
+    forms = oracle.trials.ask.forms
     code = max(exit_code(findings), int(forms.only_pinned))
     whole = _whole_verdict(steps)
     profile = _profile(oracle, steps)
@@ -115,19 +117,22 @@ def describe(
 
 def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
     """Labels, indices and operators of the nodes of some items."""
-    graph, nodes = oracle.trials.model.graph, oracle.indices(items)
+    graph = oracle.trials.model.graph
+    nodes = oracle.indices(items)
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
 def _candidate(trials: Trials) -> RuntimeDocument:
-    candidate, info = trials.runtime.candidate, trials.runtime.about
+    candidate = trials.runtime.candidate
+    info = trials.runtime.about
     options = {k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"}
     return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.judge.precision)
 
 
 def _reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.model.reference.identity()
-    backend, given = Path(identity["backend"]).name, identity["options"]
+    backend = Path(identity["backend"]).name
+    given = identity["options"]
     options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
     script = capabilities(backend).script
     name = f"{backend}:{_from_here(given[script])}:{given['build']}" if script else backend
@@ -142,7 +147,8 @@ def _from_here(file: str) -> str:
 
 def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     packages = versions()
-    subcut, python = packages.pop("subcut"), packages.pop("python")
+    subcut = packages.pop("subcut")
+    python = packages.pop("python")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return document.RunEnvironment(
         subcut, python, machine, oracle.trials.model.reference.options.get("threads", 1), packages
@@ -213,7 +219,8 @@ def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.Profile
     graph = oracle.trials.model.graph
     rows: dict[str, document.ProfileRow] = {}
     for j in verdict.outputs:
-        i, error = graph.maker[j.name], _error(j)
+        i = graph.maker[j.name]
+        error = _error(j)
         if j.name not in rows or (error or 0) > (rows[j.name].error or 0):
             rows[j.name] = document.ProfileRow(i, graph.label(i), graph.ops[i], j.name, error, j.status)
     return sorted(rows.values(), key=lambda row: graph.rank[row.index])
@@ -237,7 +244,8 @@ def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepD
 
 def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument:
     labels, nodes, _ = _nodes(oracle, step.items)
-    answer, form = step.answer, _form(oracle, step)
+    answer = step.answer
+    form = _form(oracle, step)
     words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
     return document.StepDocument(
         number=step.number,
@@ -290,7 +298,8 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
     worst = verdict.worst if verdict else None
     off, histogram = _differences(oracle, region, worst)
     evidence = _evidence(oracle, findings, rank, steps)
-    accumulated, flaky = kind is FindingKind.ACCUMULATED, kind is FindingKind.FLAKY
+    accumulated = kind is FindingKind.ACCUMULATED
+    flaky = kind is FindingKind.FLAKY
     return document.FindingDocument(
         kind=kind,
         signature=finding.signature,
@@ -323,7 +332,8 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
 
 def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[Evidence]:
     """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
-    trials, finding = oracle.trials, findings.findings[rank]
+    trials = oracle.trials
+    finding = findings.findings[rank]
     whole = finding.kind is FindingKind.ACCUMULATED
     verdict = _whole_verdict(steps) if whole else _isolated_verdict(finding, steps) if finding.items else None
     fails = verdict is not None and (verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT)

@@ -62,7 +62,8 @@ class InnerSearch:
     def extend(self, document: BisectDocument) -> BisectDocument:
         """The document with what was found in bodies, and with the runs and the time that it took."""
         document = replace(document, findings=list(self._with_bodies(document.findings)))
-        made, seconds = self.runs.made, round(self.seconds(), 3)
+        made = self.runs.made
+        seconds = round(self.seconds(), 3)
         runs = {**document.runs, **({"inside": made} if made else {})}
         return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
 
@@ -76,7 +77,8 @@ class InnerSearch:
 
     def _search_node(self, finding: FindingDocument) -> InsideDocument | None:
         """Search in a body of a finding's only node; None if it has no body that runs."""
-        trials, node = self.oracle.trials, finding.indices[0]
+        trials = self.oracle.trials
+        node = finding.indices[0]
         region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
         try:
             verdict = trials.judge.verdict(region, self.oracle.run_result(region))

@@ -98,7 +98,8 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: Inner
     Raises:
         SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no `runs` are left.
     """
-    graph, values = trials.model.graph, trials.model.values
+    graph = trials.model.graph
+    values = trials.model.values
     wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
@@ -130,7 +131,8 @@ def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
     """
     if total <= 1 or fails(1):
         return 0
-    right, wrong = 1, total
+    right = 1
+    wrong = total
     while wrong - right > 1:
         middle = (right + wrong) // 2
         right, wrong = (right, middle) if fails(middle) else (middle, wrong)

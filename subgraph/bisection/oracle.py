@@ -205,7 +205,8 @@ class NodeOracle:
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
         """Tensors that a profile reads, with the item that makes each."""
-        makes, readable = self.trials.model.graph.makes, set(self.trials.model.tensors())
+        makes = self.trials.model.graph.makes
+        readable = set(self.trials.model.tensors())
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
 
     def _locally_wrong(self, query: Query, result: RunResult, seen: Mapping[int, Status]) -> dict[int, float] | None:
@@ -313,7 +314,8 @@ class NodeOracle:
             self.failed.setdefault(region.nodes, result)
         removed = sorted(set(query.target or range(len(self.groups))) - set(query.items))
         piece = self.region(removed)
-        before, left = error_of(trials, self._target(query.target).values), error_of(trials, values)
+        before = error_of(trials, self._target(query.target).values)
+        left = error_of(trials, values)
         if before is None or left is None or piece.nodes not in self.failed:
             return answer
         alone = error_alone(trials, piece, self.failed[piece.nodes])
@@ -379,7 +381,8 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     """
     import networkx  # slow to import, and needed for few bisections
 
-    inside, kinds = set(nodes), graph.kinds(graph.maker)
+    inside = set(nodes)
+    kinds = graph.kinds(graph.maker)
     joins = networkx.Graph()
     joins.add_nodes_from(nodes)
     for i in nodes:

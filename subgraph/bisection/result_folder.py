@@ -59,7 +59,8 @@ def save(
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, name in _case_names(findings):
-            nearest, indices = findings[k].nearest, findings[k].indices
+            nearest = findings[k].nearest
+            indices = findings[k].indices
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
             findings[k] = replace(findings[k], case=str(place.path / name))

@@ -116,7 +116,8 @@ def search_with_shape_inputs(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 def _finds_no_region(interim: Interim) -> bool:
     """Whether the full model fails, none of its regions does, and some of them have frozen shapes."""
-    findings, oracle = interim.findings, interim.oracle
+    findings = interim.findings
+    oracle = interim.oracle
     if findings.stopped or findings.outcome not in (Outcome.DISAGREE, Outcome.ELSEWHERE):
         return False
     if any(finding.kind is not FindingKind.UNRESOLVED for finding in findings.findings):
@@ -168,7 +169,8 @@ def search_by_rounding_alone(searcher: Searcher, interim: Interim) -> Steps[Inte
 
 def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
     """Whether what the search was to judge agrees only beyond rounding, and whether only because elements jump."""
-    trials, options = interim.trials, searcher.options
+    trials = interim.trials
+    options = searcher.options
     model = trials.model
     judged = [model.whole()]
     if options.limits.inside:
@@ -182,7 +184,8 @@ def _doubts(searcher: Searcher, interim: Interim) -> tuple[bool, bool]:
 
 def _settle_by_nodes(searcher: Searcher, interim: Interim, is_beyond: bool) -> tuple[Interim, Settlement]:
     """Run the nodes alone, as far as the limits allow; return the result with the number of runs, and what decides."""
-    used, limits = interim.trials.log, searcher.options.limits.after(interim.findings.counts.total())
+    used = interim.trials.log
+    limits = searcher.options.limits.after(interim.findings.counts.total())
     before = used.extra_runs
     evidence = evidence_of_nodes(interim.oracle, math.inf if limits.max_trials is None else limits.max_trials)
     settlement = settle_rounding(evidence, is_beyond_rounding=is_beyond)
@@ -198,7 +201,8 @@ def search_upstream_of_squashing(searcher: Searcher, interim: Interim) -> Steps[
         or searcher.options.limits.inside
     ):
         return interim
-    comparable, samples = set(model.tensors()), model.values.records
+    comparable = set(model.tensors())
+    samples = model.values.records
     saturated = [name for name in model.outputs if any(is_saturated(sample[name].value()) for sample in samples)]
     squashed = [name for name in find_squashed(model.graph, saturated) if name in comparable]
     if not squashed:

@@ -24,8 +24,10 @@ UNSEEN = "every region is fed with captured values, and nobody knows whether wha
 
 def stretches_of(oracle: NodeOracle) -> list[Items]:
     """The items, in ranges whose weights fit into the candidate's memory; all in one where the whole does."""
-    trials, everything = oracle.trials, tuple(range(len(oracle.groups)))
-    weights, room = trials.model.graph.weights, trials.runtime.workers.memory
+    trials = oracle.trials
+    everything = tuple(range(len(oracle.groups)))
+    weights = trials.model.graph.weights
+    room = trials.runtime.workers.memory
     if room is None or not trials.ask.too_large(trials.model.whole()):
         return [everything]
     of_items = [oracle.region([k]).weights for k in everything]
@@ -48,7 +50,9 @@ def capture(oracle: NodeOracle) -> None:
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     """Search the model; where the candidate's memory does not hold it, each stretch, as between two nodes."""
-    parts, found, numbers = stretches_of(oracle), list[Findings](), itertools.count(1)
+    parts = stretches_of(oracle)
+    found = list[Findings]()
+    numbers = itertools.count(1)
 
     def numbered(step: Step) -> Step | None:
         """The whole is asked about once."""

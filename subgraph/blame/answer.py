@@ -129,7 +129,8 @@ def script(
     """
     home = case.place.resolve()
     feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
-    outputs, files = list(case.outputs), [_within(home, of[0].files[0]) for of in case.outputs.values()]
+    outputs = list(case.outputs)
+    files = [_within(home, of[0].files[0]) for of in case.outputs.values()]
     runtime = [f"import onnxruntime as ort  # wrong in: pip install {clean(release)}"] if onnxruntime else []
     lines = ["import os", "import numpy as np", *runtime]
     lines += ["os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'))  # the case's folder"]

@@ -68,10 +68,12 @@ class Attributes:
         Raises:
             SubcutError: the region cannot be cut, or the candidate cannot be used.
         """
-        trials, region = self.trials, with_constant_parameters(self.trials.model.graph, self.region)
+        trials = self.trials
+        region = with_constant_parameters(self.trials.model.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
-        end, folder = time.monotonic() + MAX_SECONDS, trials.model.new_folder()
+        end = time.monotonic() + MAX_SECONDS
+        folder = trials.model.new_folder()
         cut, feeds = trials.writer.write_cut(region, trials.model.sample_groups(region)[0][1], folder)
         model = cut.to_model()
         fed = tuple({record.name: record for record in sample} for sample in feeds)
@@ -91,7 +93,8 @@ class Attributes:
                     return
                 path = folder / f"without{tried}.onnx"
                 if self._is_right(_with_own_shapes(model, onnx, left_out), fed, path, as_it_is):
-                    found, words = True, " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
+                    found = True
+                    words = " and ".join(_words(model.graph.node[i], k) for i, k in left_out)
                     log.info("attributes: right without %s", words)
                     yield words
 

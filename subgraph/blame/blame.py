@@ -210,7 +210,8 @@ class Blame:
         if "," in asked.span or asked.switch:
             return asked.names if asked.switch else sorted(asked.names, key=releases.parse)
         candidate = self.trials.runtime.candidate
-        backend, package = candidate.backend, candidate.package
+        backend = candidate.backend
+        package = candidate.package
         try:
             known = releases.published(backend, asked.sources, package)
         except BackendError as e:
@@ -319,7 +320,9 @@ def in_its_surroundings(blame: Blame) -> Blame:
     Raises:
         SubcutError: the candidate cannot be used.
     """
-    trials, region, whole = blame.trials, blame.region, blame.trials.model.whole()
+    trials = blame.trials
+    region = blame.region
+    whole = blame.trials.model.whole()
     if region == whole or blame.verdict.signature is Signature.REFUSED:
         return blame
     names = ", ".join(f"'{clean(trials.model.graph.label(i))}'" for i in region.nodes[:MAX_NAMES])
@@ -406,5 +409,6 @@ def _mended(history: Versions) -> list[str]:
 
 def _as_document(found: History) -> Versions:
     unknown = {t.version: t.why for t in found.tried if t.state is ReleaseState.UNKNOWN}
-    wrong, right = found.of(ReleaseState.WRONG), found.of(ReleaseState.RIGHT)
+    wrong = found.of(ReleaseState.WRONG)
+    right = found.of(ReleaseState.RIGHT)
     return Versions(wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried)

@@ -26,7 +26,10 @@ from subgraph.storage.tensors import Record
 from subgraph.trials.reference_model import run_loaded
 from subgraph.verdict import Judgement, Status
 
-IDENTICAL, NOISE, DIFFERENT, NOT_RUN = "bit-identical", "within fp32 noise", "different", "not run"
+IDENTICAL = "bit-identical"
+NOISE = "within fp32 noise"
+DIFFERENT = "different"
+NOT_RUN = "not run"
 CRITERION = "floor=1e-5"  # of the scale: kernels round constants of their own, such as weights of an interpolation
 CODES = ("int8", "uint8")
 
@@ -69,7 +72,9 @@ class OriginalRegion:
         """
         if not samples:
             raise UsageError("a rewriting is proven on samples, and there is none", code="blame.no-samples")
-        self._model, self._samples, self._reference = model, samples, reference
+        self._model = model
+        self._samples = samples
+        self._reference = reference
         self._scratch = scratch.resolve()
 
     def compare(self, form: protobuf.ModelProto) -> Equivalence:
@@ -113,7 +118,8 @@ class OriginalRegion:
         """
         path = numbered_folder(self._scratch, "noise") / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        graph, tensors = load(path), {**self._samples[k], **outputs}
+        graph = load(path)
+        tensors = {**self._samples[k], **outputs}
         return RegionNoise(graph, region.between(graph, (), ()), self._reference, tensors, path.parent, own_steps=False)
 
     def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:

@@ -36,7 +36,8 @@ def explain(
     Raises:
         UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or nothing can be written.
     """
-    began, trials = time.monotonic(), blame.trials
+    began = time.monotonic()
+    trials = blame.trials
     wrong = blame.is_wrong
     if (places := len(search.findings)) > 1:
         blame.notes.append(f"{places} places are wrong: this is about the first")

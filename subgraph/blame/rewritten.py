@@ -60,10 +60,13 @@ class Rewriter:
         Raises:
             SubcutError: the region cannot be cut, or the reference cannot run it.
         """
-        trials, region = self.trials, with_constant_parameters(self.trials.model.graph, self.region)
+        trials = self.trials
+        region = with_constant_parameters(self.trials.model.graph, self.region)
         if trials.runtime.own_model or trials.runtime.is_manual or len(region.nodes) > MAX_NODES:
             return
-        deadline, proven, scratch = trials.model.reference.deadline, 0, trials.model.new_folder()
+        deadline = trials.model.reference.deadline
+        proven = 0
+        scratch = trials.model.new_folder()
         end = time.monotonic() + deadline.timeout(MAX_SECONDS)
         records = trials.model.sample_groups(region)[0][1]
         cut, feeds = trials.writer.write_cut(region, records, scratch)

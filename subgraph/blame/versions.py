@@ -66,7 +66,8 @@ class _Asked:
     """The answers so far, by the position of a release."""
 
     def __init__(self, releases: Sequence[str], ask: Callable[[str], TriedRelease]) -> None:
-        self.releases, self._ask = releases, ask
+        self.releases = releases
+        self._ask = ask
         self.states: dict[int, TriedRelease] = {}
 
     def __getitem__(self, k: int) -> ReleaseState:
@@ -100,7 +101,8 @@ class _Asked:
 def _history(asked: _Asked, used: int) -> History:
     tried = [asked.states[k] for k in sorted(asked.states)]
     own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
-    state, notes = tried[own].state, []
+    state = tried[own].state
+    notes = []
     other = ReleaseState.RIGHT if state is ReleaseState.WRONG else ReleaseState.WRONG
     first_same = _begin(tried[: own + 1], state, other)
     first_other = next((t.version for t in tried[own:] if t.state is other), None)

@@ -64,7 +64,8 @@ def descend(
             values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
             inside = run_body(body, values, _new(scratch), feeding)
         inside = replace(inside, names=tuple(_inner(body, inside.graph, rest) for rest in found[1]))
-        graph, names = inside.graph, inside.names
+        graph = inside.graph
+        names = inside.names
         feeding = inside.feeding or feeding
         log.info("inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs))
     return inside

@@ -261,7 +261,8 @@ class _Iterated(_Source, ABC):
         """The node as a model that runs at most `trips` times, and what it is fed."""
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
-        names, after = self.body.results[self.before_states :], self.states(sample, number + 1)
+        names = self.body.results[self.before_states :]
+        after = self.states(sample, number + 1)
         return {name: replace(r, name=name) for name, r in zip(names, after, strict=False)}
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
@@ -316,7 +317,8 @@ class _Loop(_Iterated):
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         import numpy as np
 
-        formals, feeds = self.body.formals, super().feeds(sample, number)
+        formals = self.body.formals
+        feeds = super().feeds(sample, number)
         # of one element each, in a body that says so as [1]: Slice takes no scalar
         ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self.body.proto.input}
         for formal, value, dtype in zip(formals, (number, True), ("int64", "bool"), strict=False):
@@ -400,7 +402,8 @@ class _Scan(_Iterated):
         return self.saved(name, array.take(at, axis), record.dtype)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
-        formals, feeds = self.body.formals, super().feeds(sample, number)
+        formals = self.body.formals
+        feeds = super().feeds(sample, number)
         for formal, record in zip(formals, self.states(sample, number), strict=False):
             feeds[formal] = replace(record, name=formal)
         for k, formal in enumerate(formals[self._state_count :]):

@@ -67,7 +67,8 @@ def counting_loop(
 
 def _alone(body: Body, types: Mapping[str, protobuf.TypeProto]) -> tuple[protobuf.ModelProto, protobuf.NodeProto]:
     """A model of the body's node, and that node."""
-    graph, i = body.graph, body.name.node
+    graph = body.graph
+    i = body.name.node
     model, _ = build_model(graph, regions.of_nodes(graph, [i]), list(types), [], types, {})
     return model, next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
 

@@ -225,7 +225,8 @@ def _unchanged(
     if redactor.kept:
         yield f"texts: {', '.join(sorted(redactor.kept))}"
     models = [read_texts(path) for path in files.values() if isinstance(path, Path) and path.suffix == ".onnx"]
-    entries, texts = sum(len(m.metadata) for m in models), sum(len(m.documentation) for m in models)
+    entries = sum(len(m.metadata) for m in models)
+    texts = sum(len(m.documentation) for m in models)
     if entries or texts:
         told = f"metadata: {count(entries, 'text')}, documentation: {count(texts, 'text')}"
         yield f"{told} (--strip-metadata leaves them out)"
@@ -283,7 +284,8 @@ def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor)
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
     for name, source in sorted(files.items()):
         text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
-        kinds, hint = redactor.leaks(name.encode(), words=True), ""
+        kinds = redactor.leaks(name.encode(), words=True)
+        hint = ""
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
         if text:

@@ -131,7 +131,8 @@ def _later(folder: Path) -> Iterator[str]:
 
 def _file(folder: Path, name: str) -> Path:
     """A listed file; a manifest may come from anywhere."""
-    path, where = folder / name, clean(str(folder))
+    path = folder / name
+    where = clean(str(folder))
     if why := zip_archive.name_problem(name):
         raise InputError(
             f"{where} lists '{clean(name)}', which cannot be sent: {why}",

@@ -63,7 +63,8 @@ def dump(
     Raises:
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
     """
-    plain_request, source = to_json(request), case.source_of(graph)
+    plain_request = to_json(request)
+    source = case.source_of(graph)
     place = case.free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = region.above(graph, stems)

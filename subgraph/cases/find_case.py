@@ -92,7 +92,8 @@ def find_case(folder: Path) -> FoundCase:
     if plain is None or "inputs" not in plain:
         hint = "name a folder that `subcut cut` or `subcut bisect` made"
         raise UsageError(f"{clean(str(place))} is not a case", hint, code="case.not-a-case")
-    what, hint = f"the manifest of the case {place}", "make the case anew, or run the repro.py in it"
+    what = f"the manifest of the case {place}"
+    hint = "make the case anew, or run the repro.py in it"
     manifest = from_json(case.Manifest, plain, what, hint)
     try:
         inputs, outputs = (

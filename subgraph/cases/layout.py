@@ -14,20 +14,31 @@ from subgraph.storage.folders import safe_name, safe_names
 MAX_PLACE = 100  # characters of a result folder's name
 
 # A case: one region with its inputs and outputs.
-MODEL, INPUTS, REPRO, LOG = "model.onnx", "inputs", "repro.py", "log.txt"
+MODEL = "model.onnx"
+INPUTS = "inputs"
+REPRO = "repro.py"
+LOG = "log.txt"
 CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"
 FINDING_FOLDERS = ("culprit", "flaky", "in-doubt", "interval")  # of a bisection, the most telling first
-RUN_JSON, SWEEP_JSON, PLAN_JSON, LOOP_JSON = "run.json", "sweep.json", "plan.json", "loop.json"
+RUN_JSON = "run.json"
+SWEEP_JSON = "sweep.json"
+PLAN_JSON = "plan.json"
+LOOP_JSON = "loop.json"
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 # What `subcut blame` leaves in the folder of a case, beside models that it rewrote.
-BLAME, BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT = "blame", "blame.json", "blame.md", "script.py"
+BLAME = "blame"
+BLAME_JSON = "blame.json"
+BLAME_ANSWER = "blame.md"
+BLAME_SCRIPT = "script.py"
 # A task of the manual loop.
-TODO_TXT, FROM_DEVICE = "TODO.txt", "from_device"
+TODO_TXT = "TODO.txt"
+FROM_DEVICE = "from_device"
 # An unpacked bundle: its list of files, and the candidate's scripts with the folder that its commands run in.
-BUNDLE_LIST, BUNDLE_SCHEMA = "bundle.json", "subcut.bundle/1"
+BUNDLE_LIST = "bundle.json"
+BUNDLE_SCHEMA = "subcut.bundle/1"
 CANDIDATE_FILES = "candidate_files"
 
 

@@ -14,7 +14,8 @@ from subgraph.documents import from_json
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, shorten
 
-README, ENVIRONMENT = "README.txt", "environment.json"
+README = "README.txt"
+ENVIRONMENT = "environment.json"
 NAME_WIDTH = 28  # of the column with file names
 MAX_CASES = 12  # that are named
 FILE_KINDS = {

@@ -32,7 +32,8 @@ REMOVED = "REMOVED"  # replaces a word of a command line
 LEFT_OUT = "left out"  # replaces a text
 ALL = "all"  # keeps every text
 COMMAND = "command"  # keeps command lines
-USER, HOST = "USER", "HOST"
+USER = "USER"
+HOST = "HOST"
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins localhost subcut "
     "onnx model max min mean norm mark will may case cut page rich host data".split()
@@ -54,7 +55,8 @@ _ADDRESSES = {
     "the address of a host": re.compile(r"\w://\w|\b(?:\d{1,3}\.){3}\d{1,3}\b"),
 }  # also in texts that have none: they are looked for in metadata alone
 _NUMBER = re.compile(r"(?=.{1,5}$)\d{1,4}(?:\.\d{1,3})?")  # at most four digits: a longer one may be a PIN
-_DIGEST, _VERSION = re.compile(r"[0-9a-f]{64}"), re.compile(r"\d[\w.+-]{0,40}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
 _NAME = re.compile(r"[A-Za-z_][\w.+-]{0,60}(?:==\d[\d.]{0,20})?")  # of a program, a backend or a candidate
 _FLAG = re.compile(r"-[a-z]|--[a-z]+(?:-[a-z]+)*")  # of subcut, which refuses others

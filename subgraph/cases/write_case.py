@@ -253,7 +253,8 @@ class CaseBuilder:
             scratches = [self.scratch / str(k) for k in group]
             expected = OF_RECORDING if self.recording else OF_MODEL
             checked = partial(check, self.reference, cut, captured, scratches, rerun=self._rerun, expected=expected)
-            result, other = checked(work / MODEL), at_opset(cut, self.request.target_opset, work, checked)
+            result = checked(work / MODEL)
+            other = at_opset(cut, self.request.target_opset, work, checked)
             entries, losses = self._store(cut, group, work)
             manifest = replace(
                 _manifest(cut, self.request),
@@ -279,7 +280,8 @@ class CaseBuilder:
 
     def _store(self, cut: Cut, group: Sequence[int], work: Path) -> tuple[dict[str, list[TensorEntry]], list[str]]:
         """Put the tensors of each role into the result, in all formats; return their entries and what was lost."""
-        request, captured = self.request, [c.tensors for c in self.captured]
+        request = self.request
+        captured = [c.tensors for c in self.captured]
         roles: dict[str, tuple[Sequence[str], Sequence[Mapping[str, Record]]]]
         roles = {"inputs": (cut.inputs, captured), "outputs": (cut.outputs, captured)}
         if request.dump_all:
@@ -292,7 +294,8 @@ class CaseBuilder:
             for name in names:
                 stored = []
                 for k, label in zip(group, labels, strict=True):
-                    value, target = tensors[k][name], f"{role}/{label}"
+                    value = tensors[k][name]
+                    target = f"{role}/{label}"
                     entry, lost = case.store(
                         value, target, work, request.formats, request.tensor_format, keep=request.dump_all
                     )
@@ -315,7 +318,8 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         ("subcut.version", __version__),
     ):
         entry = cut.model.metadata_props.add()
-        entry.key, entry.value = key, value
+        entry.key = key
+        entry.value = value
     problem = structure_problem(cut.model)
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}", code="cut.invalid")
@@ -333,7 +337,8 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
 
 def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     """The manifest of a cut without values."""
-    graph, region = cut.graph, cut.region
+    graph = cut.graph
+    region = cut.region
 
     def nodes(indices: Sequence[int]) -> list[case.NodeEntry]:
         return [case.NodeEntry(graph.label(i), graph.ops[i], i) for i in indices]
@@ -373,7 +378,8 @@ def _write_log(manifest: CaseManifest, work: Path) -> None:
 
     A line about a file has the time at which its bytes were written; a layer that of the model which holds it.
     """
-    model, now = (work / MODEL).stat().st_mtime, time.time()
+    model = (work / MODEL).stat().st_mtime
+    now = time.time()
     lines = [(model, f"Command: {manifest.command}"), (model, f"Model File: {manifest.source.file}")]
     roles = (manifest.inputs, "Input File"), (manifest.outputs, "Output File"), (manifest.dump_data or (), "Dump Layer")
     for tensors, title in roles:

@@ -171,7 +171,8 @@ class Archive:
     """An open zip whose names, kinds and sizes were checked; names are relative to its one folder."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
-        self.path, self._zip = path, file
+        self.path = path
+        self._zip = file
         entries = file.infolist()
         if len(entries) > MAX_ENTRIES:
             raise refused(path, f"it has {len(entries):,} entries")
@@ -224,7 +225,8 @@ class Archive:
 
     def _copy(self, name: str, checksum: Checksum, out: IO[bytes]) -> None:
         """Write the bytes of a file, never more than its checksum says."""
-        hashed, size = hashlib.sha256(), 0
+        hashed = hashlib.sha256()
+        size = 0
         for chunk in self._chunks(name):
             size += len(chunk)
             if size > checksum.bytes:

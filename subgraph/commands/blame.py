@@ -72,14 +72,16 @@ def blame(
     if listed or clear:
         return _environments(clear=clear)
     releases = _releases(versions, versions_command, index_url, find_links)
-    limit, began = seconds(max_time), time.monotonic()
+    limit = seconds(max_time)
+    began = time.monotonic()
     from subgraph.search import Settings
     from subgraph.trials.session import Setup
 
     if model and model.lower().endswith(".zip"):
         model = str(unpacked_folder(Path(model), None))
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    model_path, criterion = asked.model_path, asked.criterion
+    model_path = asked.model_path
+    criterion = asked.criterion
     chosen = _candidate(asked, candidate)
     if releases:
         releases.check(chosen.backend)

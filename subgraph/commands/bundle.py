@@ -90,7 +90,8 @@ def bundle(
         raise UsageError(
             "--keep-source and --strip-metadata: source code is metadata", "give one of them", code="option.conflict"
         )
-    settings, path = project.load(), Path(source)
+    settings = project.load()
+    path = Path(source)
     graph = _load_model(path) if path.is_file() else None
     if graph is None:
         contents.of(path)  # a mistake there is reported first
@@ -214,7 +215,8 @@ def _with_candidate(request: BundleRequest, asked: Asked, spec: str) -> BundleRe
     from subgraph.verdict import joined
     from subgraph.version import versions
 
-    criterion, candidate = asked.criterion_words, asked.candidate(spec)
+    criterion = asked.criterion_words
+    candidate = asked.candidate(spec)
     case = find_case(request.folder)
     verdicts = []
     for k in range(len(case.labels)):

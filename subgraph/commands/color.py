@@ -7,7 +7,9 @@ import re
 import sys
 from typing import Any
 
-RED, GREEN, YELLOW = "1;31", "32", "33"
+RED = "1;31"
+GREEN = "32"
+YELLOW = "33"
 _VERDICTS = re.compile(
     r"(?P<red>^(?:error|wrong):|\bFAIL\b)|(?P<green>^right\b|\bagree\b)|(?P<yellow>\bunresolved\b)", re.MULTILINE
 )

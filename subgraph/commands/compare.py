@@ -104,7 +104,8 @@ def compare(
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    _, wanted = asked.criterion, resolve.wanted_score(score)
+    _ = asked.criterion
+    wanted = resolve.wanted_score(score)
     chosen = resolve.output_choice(compared)  # mistakes there are told first
     if align not in (None, "output", "all"):
         raise UsageError(

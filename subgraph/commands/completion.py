@@ -23,7 +23,9 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
     (['subcut', '--end', 'layer'], 2, 0)
     """
     out: list[str] = []
-    open_ended, current, kept = False, max(len(words) - 1, 0), 0
+    open_ended = False
+    current = max(len(words) - 1, 0)
+    kept = 0
     for i, word in enumerate(words):
         breaks = bool(word) and BREAKS.issuperset(word)
         if word == "=" and out and out[-1].startswith("--"):

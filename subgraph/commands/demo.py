@@ -78,7 +78,8 @@ def _write(place: Path, contents: Mapping[str, bytes]) -> None:
         UsageError: a file is in the way. ResultExists: a folder that holds anything else, or changed files of the demo.
         OutputError: the folder cannot be written.
     """
-    shown, hint = clean(str(place)), "name a folder that does not exist yet: subcut demo DIR"
+    shown = clean(str(place))
+    hint = "name a folder that does not exist yet: subcut demo DIR"
     try:
         if place.exists() and not place.is_dir():
             raise UsageError(f"the demo needs a folder, and {shown} is a file", hint, code="output.not-folder")

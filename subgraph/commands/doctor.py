@@ -55,7 +55,8 @@ def doctor() -> Result:
     rows += _project_candidates()
     own = versions()
     runtime = next(f"{name} {version}" for name, version in own.items() if name.startswith("onnxruntime"))
-    width, states = max(len(clean(row.name)) for row in rows), max(len(row.state) for row in rows)
+    width = max(len(clean(row.name)) for row in rows)
+    states = max(len(row.state) for row in rows)
     lines = [
         f"python {own['python']} on {platform.system().lower()}, subcut {own['subcut']}, onnx {own['onnx']}, {runtime}"
     ]
@@ -79,7 +80,8 @@ def _start(name: str) -> BackendRow:
 
 def describe_device(name: str, backends: Mapping[str, BackendRow]) -> BackendRow:
     """What a device lacks here; nothing is installed, nor started."""
-    found, environment = devices.device(name), candidate.parse(name).installation
+    found = devices.device(name)
+    environment = candidate.parse(name).installation
     if lacks := found.missing():
         return BackendRow(name, False, "", lacks, LACKS)
     package = environment.requirements[0] if environment else found.spec.partition(":")[0]

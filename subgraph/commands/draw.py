@@ -139,11 +139,13 @@ def _inside(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -
     from subgraph.bodies.parts import Part, parts
     from subgraph.runtime.inputs import Feeding
 
-    around, start = ([shown.around] if shown.around else []), marked.start or []
+    around = [shown.around] if shown.around else []
+    start = marked.start or []
     named = (*around, *start, *(marked.end or ()))
     with inside.opened(graph, named, Feeding(), None, Path(tempfile.gettempdir())) as (there, _, names):
         if there is not graph:
-            begin, last = len(around), len(around) + len(start)
+            begin = len(around)
+            last = len(around) + len(start)
             shown = replace(shown, around="".join(names[:begin]) or None)
             marked = replace(marked, start=[*filter(None, names[begin:last])], end=[*filter(None, names[last:])])
         return _one(parts(there) if there is graph else Part(there), shown, marked, form)
@@ -335,7 +337,8 @@ def _together(one: Drawer, other: Drawer, shown: ShownOptions) -> tuple[frozense
         return mine, theirs
     if shown.depth:
         return one.tree.opened(shown.depth), other.tree.opened(shown.depth)
-    open_here, open_there = one.shown(), other.shown()
+    open_here = one.shown()
+    open_there = other.shown()
     return open_here, (open_here & other.tree.numbers.keys()) | (open_there - one.tree.numbers.keys())
 
 

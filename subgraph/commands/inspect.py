@@ -41,7 +41,8 @@ MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of 
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
-LEFT, RIGHT = "<", ">"
+LEFT = "<"
+RIGHT = ">"
 
 
 @options.with_option_groups()
@@ -90,7 +91,8 @@ def inspect(
             code="option.requires",
         )
     asked = Asked(settings, model, weights, inputs, result=options.ResultOptions(trust=trust))
-    model_path, feeding = asked.model_path, asked.feeding
+    model_path = asked.model_path
+    feeding = asked.feeding
     runtime = _runtime(asked, candidate) if node else None
     graph = load(model_path)
     try:
@@ -246,7 +248,8 @@ def _listed(problems: Sequence[ProblemEntry]) -> Iterable[str]:
 
 
 def _whole(document: ModelDocument) -> Iterable[str]:
-    ops, weights = document.ops, document.weights
+    ops = document.ops
+    weights = document.weights
     kinds = " · ".join(f"{_op(op)} {op.count}" for op in ops)
     yield f"ops      {count(sum(op.count for op in ops), 'node')}: {kinds}"
     parts = ", ".join(f"{w.type} {big(w.parameters)} ({_size(w.bytes)})" for w in weights.by_type)

@@ -71,7 +71,8 @@ def lint(
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1", code="opset.out-of-range")
     table.check(csv_file)
-    model_path, feeding = asked.model_path, asked.feeding
+    model_path = asked.model_path
+    feeding = asked.feeding
     graph = load(model_path)
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)

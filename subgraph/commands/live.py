@@ -30,11 +30,13 @@ class ProgressHandler(logging.StreamHandler[Any]):
     def __init__(self, stream: Any, *, live: bool = True, verbose: bool = False) -> None:
         super().__init__(stream)
         terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.live, self.verbose = live and terminal, verbose
+        self.live = live and terminal
+        self.verbose = verbose
         self.bar: Any = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        step, of = getattr(record, "step", 0), getattr(record, "of", 0)
+        step = getattr(record, "step", 0)
+        of = getattr(record, "of", 0)
         live: Mapping[str, Any] | None = getattr(record, "live", None)
         if live is not None:
             if self.live:

@@ -63,7 +63,8 @@ def bisect_loop(
     from subgraph.trials.session import open_trials
 
     begin = time.monotonic()
-    file, graph = loop_file.read(loop), load(model_path).prepare()
+    file = loop_file.read(loop)
+    graph = load(model_path).prepare()
     named = {word.partition("=")[0] for word in setup.feeding.inputs}
     decoder = resolve(graph, file, named)
     given = read(decoder, file, setup.feeding)
@@ -94,10 +95,8 @@ def bisect_loop(
             try:
                 document = _looked_into(search, document, limits, run, begin, force=force)
             except OutOfTime as e:
-                unresolved, why = (
-                    LoopOutcome.UNRESOLVED,
-                    f"{e} before it was known whether each step is off by rounding",
-                )
+                unresolved = LoopOutcome.UNRESOLVED
+                why = f"{e} before it was known whether each step is off by rounding"
                 document = replace(document, outcome=unresolved, exit_code=EXIT_CODES[unresolved], why=why)
     document = save(replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line())
     return Result(to_json(document), text(document), document.exit_code)
@@ -124,7 +123,8 @@ def _judged(agreeing: LoopDocument, searched: LoopDocument) -> LoopDocument:
     from subgraph.documents import to_json
     from subgraph.results.loop import EXIT_CODES, LoopOutcome
 
-    k, found = searched.first_wrong, searched.bisection
+    k = searched.first_wrong
+    found = searched.bisection
     if found and found.exit_code == EXIT_CODES[LoopOutcome.AGREE]:
         return replace(agreeing, why=f"step {k}: {reports.headline(to_json(found))}", bisection=found)
     if found and found.exit_code == 1:

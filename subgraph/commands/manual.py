@@ -82,7 +82,9 @@ def start(
     from subgraph.trials.session import open_trials
 
     asked = Asked(project.load(), model, weights, inputs, comparison, runtime, result)
-    settings, model_path, criterion = asked.settings, asked.model_path, asked.criterion
+    settings = asked.settings
+    model_path = asked.model_path
+    criterion = asked.criterion
     _check_batch(batch)
     if not 1 <= repeat <= records.MAX_REPEAT:
         raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}", code="option.out-of-range")
@@ -113,7 +115,8 @@ def start(
         runs: Sequence[RecordedRun] = ()
         if recordings.folders:
             found = stack.enter_context(open_runs(graph, recordings, feeding))
-            runs, feeding = found.runs, found.feeding
+            runs = found.runs
+            feeding = found.feeding
             request = replace(request, precision=request.precision or _claim(precision_of(found)))
         notes = resolve.log_random_inputs(feeding)
         request = replace(request, feeding=records.FedWords(**feeding.options), notes=notes)

@@ -52,7 +52,8 @@ def evidence_of(judge: Judge, runs: Sequence[RecordedRun], criterion: str, comma
             single = alone is not None and len(place.region.nodes) == 1
             own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
     wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}
-    nodes, outputs = [list(place.region.nodes) for place in places], _outputs(compared)
+    nodes = [list(place.region.nodes) for place in places]
+    outputs = _outputs(compared)
     return RecordedEvidence(run.name, interval_lines(document), wrong, own_errors, nodes, outputs)
 
 
@@ -64,7 +65,8 @@ def precision_of(recorded: RecordedRuns) -> str | None:
 
 def _outputs(compared: RunComparison) -> list[list[Record]]:
     """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
-    model, rows = compared.judge.model, compared.rows
+    model = compared.judge.model
+    rows = compared.rows
     names = model.whole().outputs
     if not all(name in rows and rows[name].compared and name in m.matches for name in names for m in compared.matched):
         return []

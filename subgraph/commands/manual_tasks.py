@@ -36,7 +36,8 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
     from subgraph.cases import case
     from subgraph.cases.layout import FROM_DEVICE
 
-    task, folders = manual.task(number), tasks.folders_of(manual.todo, number)
+    task = manual.task(number)
+    folders = tasks.folders_of(manual.todo, number)
     manifest = case.read_manifest(folders[0]) or {}
     return OpenTask(
         number=number,

@@ -42,9 +42,11 @@ def merge(
 
     settings = project.Project()  # what a project says of its model does not fit another
     asked = Asked(settings, model, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust))
-    path, other_path = asked.model_path, Asked(settings, other).model_path
+    path = asked.model_path
+    other_path = Asked(settings, other).model_path
     new = edited.free_path(file, path, [path, other_path])
-    one, two = load(path), load(other_path)
+    one = load(path)
+    two = load(other_path)
     with folders.temporary() as temporary:
         if opset:
             one = raised(one, opset, temporary)

@@ -23,7 +23,8 @@ def next_commands(
 ) -> list[str]:
     """The commands that take the search to this very device: its element type and layout, the user's files."""
     dtype, layout = _form_of(compared)
-    case, model = document.findings[0].case or "CASE", str(document.model.path)
+    case = document.findings[0].case or "CASE"
+    model = str(document.model.path)
     words = [clean(model)]
     words += ["--recorded", str(compared.run.recording.folder)] if compared.run.recording else []
     words += [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
@@ -45,5 +46,6 @@ def _form_of(compared: RunComparison) -> tuple[str, str]:
     matches = [match for sample in compared.matched for match in sample.matches.values()]
     floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
     last = any(m.entry.layout == "NHWC" or (m.alignment and m.alignment.is_channels_last) for m in matches)
-    layout, dtype = "NHWC" if last else "", floats.most_common(1)[0][0] if floats else ""
+    layout = "NHWC" if last else ""
+    dtype = floats.most_common(1)[0][0] if floats else ""
     return ("", "") if dtype in ("", "float32", "float64") and not layout else (dtype or "float32", layout)

@@ -90,7 +90,8 @@ def plan(
     asked = Asked(project.load(), model, None, inputs, comparison, runtime, result)
     _ = asked.model_path, asked.criterion  # mistakes there are told first
     wanted = wanted_score(score)
-    chosen, between = _unit(unit), _gears(gears)
+    chosen = _unit(unit)
+    between = _gears(gears)
     limit = seconds(max_time) or math.inf
     options_of = replace(candidate_options, spec=candidate)
     if to and to not in TO:
@@ -209,9 +210,11 @@ def _require_unchanged(asked: Asked, model: ReferenceModel) -> None:
     from subgraph.plan.plan import distance
     from subgraph.runtime.reference_values import ReferenceValues
 
-    graph, folder = load(asked.model_path), model.scratch / "original"
+    graph = load(asked.model_path)
+    folder = model.scratch / "original"
     own = ReferenceValues(graph.prepare(), model.reference, asked.feeding.plan(graph, graph.inputs), folder)
-    before, after = Counter(graph.ops), Counter(model.graph.ops)
+    before = Counter(graph.ops)
+    after = Counter(model.graph.ops)
     folded = before["BatchNormalization"] - after["BatchNormalization"]
     how = f"freed of {folded} BatchNormalization" if folded else "converted to a newer opset"
     names = [n for n in graph.outputs if n in graph.maker]
@@ -282,7 +285,8 @@ def _notes(planner: Planner, found: Found | None) -> list[str]:
     from subgraph.runtime.deadline import if_time
     from subgraph.verdict import Status
 
-    notes, graph = list[str](), planner.trials.model.graph
+    notes = list[str]()
+    graph = planner.trials.model.graph
     if lost := sum(t.judged.status is Status.UNRESOLVED for t in planner.tried.values()):
         notes.append(f"{count(lost, 'model')} of {len(planner.tried)} could not be run or judged: -v shows why")
     if own := len(planner.twin.own):
@@ -368,7 +372,8 @@ def text(document: PlanDocument) -> str:
         rows += [("", name) for name in others[:MAX_LISTED]]
         rows += [("", f"and {len(others) - MAX_LISTED} more, as in the lists")] if len(others) > MAX_LISTED else []
     if document.weights:
-        low, every = document.weights["low"], sum(document.weights.values())
+        low = document.weights["low"]
+        every = sum(document.weights.values())
         share = f"{100 * low / every:.1f} % of the weights in {document.precision}" if every else "no weights"
         times = document.run_seconds
         ratio = f", {times.plan / times.in_float:.2f} × the time" if times and times.in_float else ""

@@ -64,7 +64,8 @@ class TensorChoice:
 
     def inside(self, names: Sequence[str]) -> TensorChoice:
         """The same of a body, whose graph calls `at`, `start` and `end` so; all of it where that is ""."""
-        at, start = len(self.at), len(self.at) + len(self.start)
+        at = len(self.at)
+        start = len(self.at) + len(self.start)
         named = [tuple(filter(None, some)) for some in (names[:at], names[at:start], names[start:])]
         return replace(self, at=named[0], start=named[1], end=named[2])
 
@@ -202,10 +203,15 @@ def bisect_recorded(asked: Asked, recordings: RecordingOptions, *, freeze: bool 
     from subgraph.recordings.departure import compare_runs, to_narrow
 
     asked = _of_module(asked, recordings)
-    criterion, parent, force = asked.criterion, asked.output, asked.result.force
-    graph, feeding = load(asked.model_path), asked.feeding
+    criterion = asked.criterion
+    parent = asked.output
+    force = asked.result.force
+    graph = load(asked.model_path)
+    feeding = asked.feeding
     with asked.reference() as reference, runs.open_runs(graph, recordings, feeding) as recorded:
-        candidate, fed, reads = recorded.candidate, recorded.feeding, [graph.path, *recordings.paths]
+        candidate = recorded.candidate
+        fed = recorded.feeding
+        reads = [graph.path, *recordings.paths]
         place = case.ResultPlace(parent, f"recorded-{recordings.name}", force)
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
                               "recorded": [str(p) for p in recordings.paths], "inputs": feeding.inputs})  # fmt: skip
@@ -272,7 +278,8 @@ def interval_text(document: IntervalDocument) -> str:
     """The document of `bisect` for people: the run, then each interval with its suspects."""
     from subgraph.commands.next_on_device import WHAT_THEY_DO
 
-    findings, lines = document.findings, interval_lines(document)
+    findings = document.findings
+    lines = interval_lines(document)
     if findings:
         lines += ["no trial was possible: nothing is certified. Next, on the device:"]
         lines += [f"  {clean(command)}     {what}" for command, what in zip(document.next, WHAT_THEY_DO, strict=False)]
@@ -283,7 +290,8 @@ def interval_text(document: IntervalDocument) -> str:
 
 def interval_lines(document: IntervalDocument) -> list[str]:
     """What was recorded, and each interval with its suspects."""
-    findings, several = document.findings, len(document.recordings) > 1
+    findings = document.findings
+    several = len(document.recordings) > 1
     lines = _first_lines(document)
     for run in document.recordings:
         lines.append(f"recorded  {_run_line(run)}")
@@ -310,7 +318,8 @@ def _interval(finding: IntervalFinding) -> list[str]:
     good = [f"{_names(finding.last_good)} (good)"] if finding.last_good else []
     good += [f"{_names(finding.wrong_before)} (wrong already)"] if finding.wrong_before else []
     ends = f"{', '.join(good) or MODEL_INPUT} … {_names(finding.first_bad)} ({_judgement(finding.in_place)})"
-    nodes, unseen = finding.nodes, finding.not_seen
+    nodes = finding.nodes
+    unseen = finding.not_seen
     lines = [f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"]
     if finding.adds_an_error is False:
         lines.append(f"{'':10}fed with what was recorded before it, the reference gives the same: the error grew above")

@@ -62,14 +62,17 @@ def replace(
     asked = Asked(
         model=model, weights=weights, inputs=inputs, runtime=runtime, result=options.ResultOptions(trust=trust)
     )
-    path, piece_path = asked.model_path, Asked(asked.settings, by).model_path
+    path = asked.model_path
+    piece_path = Asked(asked.settings, by).model_path
     new = edited.free_path(file, path, [path, piece_path])
-    feeding, names = asked.feeding, edited.read_maps(tensor_map)
+    feeding = asked.feeding
+    names = edited.read_maps(tensor_map)
     with (
         contextlib.nullcontext() if file.no_run else asked.reference() as reference,
         folders.temporary() as temporary,
     ):
-        graph, piece = load(path), load(piece_path)
+        graph = load(path)
+        piece = load(piece_path)
         ends = [*(start or ()), *(end or ())]
         older = graph
         if opset:

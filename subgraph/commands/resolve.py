@@ -114,7 +114,8 @@ class Asked:
         Raises:
             UsageError: a shape, mean or scale cannot be read.
         """
-        settings, inputs = self.settings, self.inputs
+        settings = self.settings
+        inputs = self.inputs
         files = inputs.inputs
         if not files and self.case:  # what a project file names is for its model
             files = [str(self.case / INPUTS)]
@@ -156,7 +157,9 @@ class Asked:
             UsageError: several at once, no number, or a project file names code that is not trusted.
         """
         comparison = self.comparison
-        rtol, atol, metric = comparison.rtol, comparison.atol, comparison.metric
+        rtol = comparison.rtol
+        atol = comparison.atol
+        metric = comparison.metric
         typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
         names = [name for name, value in typed.items() if value]
         if len(names) > 1:
@@ -253,7 +256,8 @@ class Asked:
         from subgraph.runtime import candidate as candidates
         from subgraph.runtime.executors import check as check_executor
 
-        settings, runtime = self.settings, self.runtime
+        settings = self.settings
+        runtime = self.runtime
         typed = spec
         spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else PLAIN
         with name_setting(settings.setting(candidate=typed)):
@@ -407,7 +411,8 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     Raises:
         UsageError: one of them does not exist, or only the second is given.
     """
-    model, tensor_map = candidate.other_model, candidate.tensor_map
+    model = candidate.other_model
+    tensor_map = candidate.tensor_map
     if tensor_map and not model:
         raise UsageError(
             "--map goes with --candidate-model or --recorded",
@@ -472,7 +477,9 @@ def wanted_score(options: ScoreOptions) -> Wanted | None:
     """
     from subgraph.trials.score import Wanted, parse_drop
 
-    drop, at_least, labels = options.drop, options.at_least, options.labels
+    drop = options.drop
+    at_least = options.at_least
+    labels = options.labels
     if options.score is None:
         given = {"--drop": drop, "--at-least": at_least, "--labels": labels}
         if names := [name for name, value in given.items() if value]:

@@ -77,7 +77,8 @@ def sweep(
     from subgraph.sweep.sweep import open_sweep
 
     asked = Asked(comparison=comparison, runtime=runtime, result=result)
-    criterion, parent = asked.criterion, asked.output
+    criterion = asked.criterion
+    parent = asked.output
     asked.jobs(jobs)
     table.check(csv_file)
     specs: list[str | None] = [*candidate] if candidate else [None]
@@ -138,7 +139,8 @@ def _suffix(document: SweepDocument, name: str, word: str) -> str:
 
 def _bad(document: SweepDocument) -> Iterator[str]:
     """The wrong tests, then those that crashed, then those that hung, by operator."""
-    cells, more = [], []
+    cells = []
+    more = []
     for k, candidate in enumerate(document.candidates):
         bad = [(row, row.results[k]) for row in document.rows if row.results[k].status in BAD]
         bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
@@ -187,7 +189,8 @@ def _by_word(totals: Totals) -> dict[str, int]:
 
 def _names_above(head: str, words: list[list[str]], names: list[str]) -> str:
     """The candidates' names above the first of their columns."""
-    line, end = "", 0
+    line = ""
+    end = 0
     for first in ("operator", "tests"):
         end = head.index(first, end) + len(first)
     for columns, name in zip(words, names, strict=True):
@@ -259,7 +262,8 @@ def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
     """Where plain onnxruntime differs from what the tests expect, and what that means for the verdicts."""
     from subgraph.sweep.expected import needs_noise
 
-    failing, differing = plain.refuses + plain.crashes, plain.differs
+    failing = plain.refuses + plain.crashes
+    differing = plain.differs
     parts = [f"does not run {count(failing, 'test')}"] if failing else []
     parts += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
     if parts:

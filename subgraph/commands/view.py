@@ -182,7 +182,8 @@ def _plan_document(folder: Path) -> dict[str, Any]:
         InputError: it cannot be read.
     """
     hint = "name the folder that `subcut plan` wrote"
-    found, manifest = results.read(folder / PLAN_JSON, hint), case.read_manifest(folder)
+    found = results.read(folder / PLAN_JSON, hint)
+    manifest = case.read_manifest(folder)
     if manifest is None:
         raise InputError(f"{clean(str(folder))} has no manifest", hint, code="case.damaged")
     agrees = {0: True, 1: False}.get(found["exit_code"])
@@ -241,5 +242,6 @@ def view_options(
     shared += [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
     tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
     place = Path(settings.get("output", output, "subcut_out"))
-    recordings, beside = tuple(runs.recorded or ()), tuple(dict.fromkeys(runs.candidates or ()))
+    recordings = tuple(runs.recorded or ())
+    beside = tuple(dict.fromkeys(runs.candidates or ()))
     return ViewOptions(candidates, inputs.inputs or (), shared, tested, recordings, place, beside=beside)

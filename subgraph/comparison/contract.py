@@ -110,7 +110,8 @@ def _explain_form(expected: Mapping[str, Array], given: Mapping[str, Array]) -> 
     if not all(_is_near(expected[name], given[name]) for name in expected):
         return ""
     name = next(iter(expected))
-    right, value = expected[name], given[name]
+    right = expected[name]
+    value = given[name]
     if value.shape != right.shape:
         return f"'{name}' has the shape {shape_text(value.shape)}, and {shape_text(right.shape)} is declared"
     return f"'{name}' has the type {value.dtype}, and {right.dtype} is declared"
@@ -172,7 +173,8 @@ def keeps_answer(expected: Mapping[str, Array], first: Mapping[str, Array], give
 def describe_worst(expected: Mapping[str, Array], given: Mapping[str, Value], names: Sequence[str]) -> str:
     """Return the first number that is wrong: `'y' is 0.3 at [0,0,0,1], and 0.5 is right`."""
     for name in names:
-        value, right = given.get(name), expected[name]
+        value = given.get(name)
+        right = expected[name]
         if isinstance(value, np.ndarray) and value.shape == right.shape and value.dtype.kind in "fiuV":
             distance = np.abs(value.astype(np.float64) - right.astype(np.float64))
             place = np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), right.shape)

@@ -66,7 +66,8 @@ def _split(text: str) -> tuple[str, str]:
     if suffix:
         name = f"{path}.py"
     elif text.endswith(".py"):
-        name, options = text, ""
+        name = text
+        options = ""
     else:
         name, _, options = behind_colon(text)
     return ("threshold", text) if any(sign in name for sign in "<>") else (name, options)
@@ -125,9 +126,13 @@ def judge(
 
 def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
     ruling = rule(pair, context)
-    status, label, why = ruling.status, ruling.label, ruling.why
+    status = ruling.status
+    label = ruling.label
+    why = ruling.why
     if not pair.compared and (status is Status.AGREE or (status is Status.UNRESOLVED and not label)):
-        status, label, why = Status.UNRESOLVED, NOTHING, "no element is finite in both"
+        status = Status.UNRESOLVED
+        label = NOTHING
+        why = "no element is finite in both"
     signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
     errors = pair.metrics(metrics) | ruling.metrics
     label = label or LABELS[status]
@@ -136,7 +141,8 @@ def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequenc
 
 def _kind_mismatch(reference: Value, candidate: Value) -> str:
     """Why the two cannot be compared: one is a tensor, the other a sequence, say, or the sequences differ in length."""
-    expected, actual = _kind(reference), _kind(candidate)
+    expected = _kind(reference)
+    actual = _kind(candidate)
     if expected != actual:
         return f"{actual} where {expected} was expected"
     if isinstance(reference, list) and isinstance(candidate, list) and len(reference) != len(candidate):
@@ -156,7 +162,8 @@ def _type_mismatch(reference: Array, candidate: Array) -> str:
     # rank 0 and rank 1 of one element are the same
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
         reasons.append(f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected")
-    expected, actual = _dtype_name(reference), _dtype_name(candidate)
+    expected = _dtype_name(reference)
+    actual = _dtype_name(candidate)
     if expected != actual:
         reasons.append(f"{actual} where {expected} was expected")
     return " and ".join(reasons)

@@ -131,7 +131,8 @@ class Pair:
         if not self._numeric:
             return np.asarray(a != b, np.float64)
         if self.kind == "integer":  # unsigned and 64-bit integers: larger minus smaller never overflows their width
-            high, low = np.maximum(a, b), np.minimum(a, b)
+            high = np.maximum(a, b)
+            low = np.minimum(a, b)
             return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
         with np.errstate(over="ignore"):  # the distance of two finite doubles of opposite sign may be infinite
             distance = np.asarray(b - a)
@@ -234,7 +235,8 @@ def differences(reference: Array, candidate: Array) -> Array:
     0 where both are equal or both NaN; NaN or infinite where NaN or infinity differ.
     """
     with np.errstate(all="ignore"):
-        x, y = reference.astype(np.float64, copy=False), candidate.astype(np.float64, copy=False)
+        x = reference.astype(np.float64, copy=False)
+        y = candidate.astype(np.float64, copy=False)
         distance = y - x
         if np.isfinite(distance).all():
             return np.asarray(distance)
@@ -247,7 +249,8 @@ def scaled_differences(reference: Array, candidate: Array, limit: float) -> Arra
     The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ: `limit`. Strings
     and booleans: 0 or 1. Complex numbers: pairs of parts.
     """
-    x, y = _flat(reference), _flat(candidate)
+    x = _flat(reference)
+    y = _flat(candidate)
     if x.dtype.kind in NO_NUMBERS:
         return np.asarray(x != y, np.float64)
     with np.errstate(all="ignore"):

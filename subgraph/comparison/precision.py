@@ -13,7 +13,9 @@ from subgraph.types import Array
 FLOATS = {"float64": 2.0**-53} | {p.dtype: p.eps for p in (Precision.FP32, Precision.FP16, Precision.BF16)}
 # A mask's plateau: its least size; the other values, at most so much of it; its width, at least so much of it. Models
 # use 1e4, 65504, 1e9 and the lowest float.
-MIN_PLATEAU, MAX_REST, MIN_WIDTH = 1e3, 1e-2, 1e-6
+MIN_PLATEAU = 1e3
+MAX_REST = 1e-2
+MIN_WIDTH = 1e-6
 
 
 def coarsest(types: Iterable[str]) -> str:

@@ -31,7 +31,9 @@ def _lines(document: LoopDocument) -> Iterator[str]:
 
 
 def _headline(document: LoopDocument) -> str:
-    model, of, wrong = clean(document.model), document.steps, document.first_wrong
+    model = clean(document.model)
+    of = document.steps
+    wrong = document.first_wrong
     on = f"{model} on {clean(document.candidate)}"
     match document.outcome:
         case LoopOutcome.AGREE:

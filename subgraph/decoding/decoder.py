@@ -85,8 +85,10 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
             left.remove(found)
         return found
 
-    positions, mask = taken(file.position_ids, POSITIONS), taken(file.attention_mask, MASK)
-    cache_position, cache_branch = taken("", [CACHE_POSITION]), taken("", [CACHE_BRANCH])
+    positions = taken(file.position_ids, POSITIONS)
+    mask = taken(file.attention_mask, MASK)
+    cache_position = taken("", [CACHE_POSITION])
+    cache_branch = taken("", [CACHE_BRANCH])
     tokens = taken(file.tokens, TOKENS)
     if not tokens and not file.slices:  # the only one of whole numbers
         numbers = [n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)]
@@ -115,7 +117,8 @@ def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) ->
     """What is said where an input has no purpose, and what to write."""
     if not unknown:
         return f"{graph.path.name}: no output is fed back, and there are no tokens", 'in loop.toml: [states] h0 = "hn"'
-    name, is_scalar = clean(unknown[0]), _is_scalar(graph, unknown[0])
+    name = clean(unknown[0])
+    is_scalar = _is_scalar(graph, unknown[0])
     free = [clean(o) for o in graph.outputs if o not in states.values() and _fit(graph, unknown[0], o)]
     is_integer = declared(graph, unknown[0])[1] in INTEGERS
     may = [f'tokens = "{name}"'] if is_integer and not is_scalar else []
@@ -211,7 +214,8 @@ def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
         UsageError: it is not known.
     """
     graph = decoder.graph
-    dims, after = dims_of(graph, state), dims_of(graph, decoder.states[state])
+    dims = dims_of(graph, state)
+    after = dims_of(graph, decoder.states[state])
     if dims is None:
         what = f"the first value of '{clean(state)}' is not known: the model declares no shape"
         raise UsageError(what, f"-i {clean(state)}=FILE", code="loop.no-shape")

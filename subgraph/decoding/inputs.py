@@ -74,13 +74,15 @@ class LoopInputs:
         """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch, length)."""
         import numpy as np
 
-        decoder, arrays = self.decoder, {name: self.values[name] for name in self.decoder.constants}
+        decoder = self.decoder
+        arrays = {name: self.values[name] for name in self.decoder.constants}
         for name, part in decoder.slices.items():
             axis = part.axis % self.sequences[name].ndim
             at = (slice(None),) * axis + (slice(k * part.step, k * part.step + part.size),)
             arrays[name] = np.ascontiguousarray(self.sequences[name][at])
         if tokens:
-            now, seen = tokens[k], sum(t.shape[1] for t in tokens[: k + 1])
+            now = tokens[k]
+            seen = sum(t.shape[1] for t in tokens[: k + 1])
             mask = np.ones((self.batch, seen), np.int64)
             if self.mask is not None:
                 mask[:, : self.mask.shape[1]] = self.mask[:, :seen]

@@ -31,7 +31,8 @@ def picture(document: LoopDocument) -> str:
 
 
 def _svg(c: Chart) -> Iterator[str]:
-    label, bottom = escape(c.words["label"]), c.bottom
+    label = escape(c.words["label"])
+    bottom = c.bottom
     height = bottom + BELOW
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {c.width} {height}" role="img" aria-label="{label}">'
     yield f'<style>{STYLE}</style><rect class="p" fill="#fff" width="{c.width}" height="{height}"/>'

@@ -18,7 +18,8 @@ from subgraph.storage import folders
 from subgraph.trials.session import Setup
 
 NAME_LENGTH = 60  # characters of the candidate's name in the folder's
-PICTURE, DOCUMENT = "steps.svg", LOOP_JSON
+PICTURE = "steps.svg"
+DOCUMENT = LOOP_JSON
 
 
 def free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:

@@ -21,7 +21,8 @@ def error_of_rounding(walked: Trace, end: int, precision: Precision, folder: Pat
     Raises:
         ModelError: the reference cannot run a step.
     """
-    states, results = walked.state_before(0), walked.results[0]
+    states = walked.state_before(0)
+    results = walked.results[0]
     for k in range(end + 1):
         into = folder / f"rounding{k}"
         into.mkdir(parents=True)

@@ -107,7 +107,8 @@ class LoopSearch:
 
     def _explain_mute_steps(self) -> str:
         """Why the steps tell nothing about the candidate: no output differs from step to step; "" if one does."""
-        results, mute = self.walked.results[:MAX_EVIDENCE], dict[str, str]()
+        results = self.walked.results[:MAX_EVIDENCE]
+        mute = dict[str, str]()
         for name in results[0] if results else ():
             values = [step[name].value() for step in results]
             for k, value in enumerate(values):
@@ -117,7 +118,8 @@ class LoopSearch:
         return explain_silence(mute) if mute else ""
 
     def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
-        walked, identity = self.walked, self.first.model.reference.identity()
+        walked = self.walked
+        identity = self.first.model.reference.identity()
         prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
         return LoopDocument(
             exit_code=0, outcome=LoopOutcome.AGREE, model=walked.decoder.graph.path.name,
@@ -136,7 +138,8 @@ class LoopSearch:
         if wrong == 0:
             why = "the first step goes wrong in a walk, and is right when it is asked alone"
             return replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=0, why=why)
-        right, since = wrong, 0
+        right = wrong
+        since = 0
         while right - since > 1:
             middle = (right + since) // 2
             if self._fails(middle, wrong)[0]:
@@ -278,7 +281,8 @@ class LoopSearch:
                 yield step
 
     def _key(self, begin: int, end: int, kind: str) -> str:
-        walked, trials = self.walked, self.first
+        walked = self.walked
+        trials = self.first
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
         fed = [trials.model.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
@@ -289,16 +293,19 @@ class LoopSearch:
 
     def _seen(self, step: CandidateStep) -> StepSeen:
         """A step beside the reference's; of a state only where few are compared."""
-        k, walked = step.k, self.walked
+        k = step.k
+        walked = self.walked
         if not step.made:
             return StepSeen(k, None, Status.FAIL)
         expected = dict(walked.results[k])
         if k + 1 in walked.states and (k + 1) % self._every == 0:
             before = walked.states[k + 1]
             expected |= {output: before[name] for name, output in walked.decoder.states.items()}
-        worst, status = 0.0, Status.AGREE
+        worst = 0.0
+        status = Status.AGREE
         for name, record in expected.items():
-            value, made = record.value(), step.made[name].value()
+            value = record.value()
+            made = step.made[name].value()
             ruling = judge(
                 value,
                 made,

@@ -226,7 +226,8 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
 
     Files of a step are removed when the next but one is asked for.
     """
-    decoder, states = walked.decoder, walked.state_before(begin)
+    decoder = walked.decoder
+    states = walked.state_before(begin)
     for k in range(begin, end + 1):
         into = folder / f"step{k}"
         into.mkdir(parents=True)

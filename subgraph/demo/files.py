@@ -15,7 +15,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-CHANNELS, SIZE, CLASSES, BLOCKS = 8, 16, 10, 4
+CHANNELS = 8
+SIZE = 16
+CLASSES = 10
+BLOCKS = 4
 SEED = 169  # with it the fault changes the predicted class
 OPSET, IR_VERSION = 17, 8  # what the oldest supported onnxruntime reads
 PROJECT_FILE = """\

@@ -85,7 +85,8 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
 
     `output`: the one that is off most. A run of its region on the reference for each hypothesis.
     """
-    trials, region = output.trials, output.region
+    trials = output.trials
+    region = output.region
     ops = {trials.model.graph.ops[i] for i in region.nodes}
     if trials.model.shared_tensors is not None or len(region.nodes) > MAX_NODES or output.values is None:
         return
@@ -108,8 +109,11 @@ def looks_like(output: WrongOutput) -> Iterator[Evidence]:
 def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
     """By how many times the worst output is nearer, as a whole and at its worst element; 0 where more than rounding is
     left of any output of any sample."""
-    trials, region, judged = output.trials, output.region, output.judgement
-    result, times = trials.run(region), 0.0
+    trials = output.trials
+    region = output.region
+    judged = output.judgement
+    result = trials.run(region)
+    times = 0.0
     for k, (sample, made) in enumerate(zip(approximated, result.tensors, strict=True)):
         for name in region.outputs:
             if name not in made or name not in sample:
@@ -128,7 +132,8 @@ def _times_nearer(output: WrongOutput, approximated: Feeds) -> float:
 
 
 def _compared(expected: Record, made: Record) -> Pair | None:
-    one, other = expected.value(), made.value()
+    one = expected.value()
+    other = made.value()
     return comparable(one, other) if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) else None
 
 
@@ -153,7 +158,8 @@ def _run(trials: Trials, region: Region, bodies: Mapping[str, str]) -> Feeds:
                 name = f"F{i}"
                 model.functions.add().MergeFromString(_function(name, node, bodies[node.op_type], opset))
                 del node.attribute[:]
-                node.op_type, node.domain = name, DOMAIN
+                node.op_type = name
+                node.domain = DOMAIN
         model.opset_import.add(domain=DOMAIN, version=1)
         model.ir_version = max(model.ir_version, 8)  # before it there are no functions
         made = trials.model.run_model(model, [[sample[n] for n in cut.inputs] for sample in records], cut.outputs)

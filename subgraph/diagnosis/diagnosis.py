@@ -102,7 +102,8 @@ def diagnose(
 
 def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
     """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
-    graph, limit = trials.model.graph, min(trials.judge.precision.largest, MAX_PERTURBED)
+    graph = trials.model.graph
+    limit = min(trials.judge.precision.largest, MAX_PERTURBED)
     weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
     constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
     weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
@@ -200,7 +201,8 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: Precision) -> Itera
         return
     rest = []
     for precision in _precisions_below(output, claim):
-        ruling, name = _ruling(output, pair, precision), precision.dtype
+        ruling = _ruling(output, pair, precision)
+        name = precision.dtype
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
             says = f"{name} arithmetic would explain it: {ruling.why}"
@@ -351,7 +353,8 @@ def _changed(trials: Trials, options: Mapping[str, str]) -> str:
 
 def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """Does onnx's own evaluator agree with the reference or with the candidate, on the same inputs?"""
-    worst, size = verdict.worst, len(region.nodes)
+    worst = verdict.worst
+    size = len(region.nodes)
     if worst is None or EVALUATOR in (trials.runtime.candidate.backend, trials.model.reference.backend):
         return
     if why := f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else withheld:
@@ -393,7 +396,8 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     forms = {(v.shape, v.dtype) for v in (expected, value, other)}
     if len(forms) > 1:
         return bool((other.shape, other.dtype) == (value.shape, value.dtype))
-    far, near = Pair(expected, other), Pair(value, other)
+    far = Pair(expected, other)
+    near = Pair(value, other)
     if far.masked != near.masked:
         return near.masked < far.masked
     return near.error * NEARER <= far.error

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 
 from subgraph.text import short
 
-WIDTH, HEIGHT = 720.0, 250.0
-LEFT, RIGHT, BOTTOM = 58.0, 14.0, 34.0
+WIDTH = 720.0
+HEIGHT = 250.0
+LEFT = 58.0
+RIGHT = 14.0
+BOTTOM = 34.0
 NAMED = 112.0  # more room below for names
 NAME_GAP = 24.0  # pixels between two of them; letters are larger on a phone
 NAME_LENGTH = 17  # characters of a name
@@ -122,12 +125,14 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     """
     numbers = [float(p.error) for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
-    zeros, below = 0.0 in numbers, any(0 < n < 10.0**low for n in numbers)
+    zeros = 0.0 in numbers
+    below = any(0 < n < 10.0**low for n in numbers)
     floor = f"≤1e{low}" if below else "0" if zeros else ""
     low -= bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
     edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]
-    first, last = min(edge), max(edge)
+    first = min(edge)
+    last = max(edge)
     roof = MARKED if any(marks) else TOP
     top = roof + (22 if strange else 0)
 
@@ -222,7 +227,8 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     """
     if not values:
         return -7, 0
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    low = math.floor(math.log10(min(values)))
+    high = math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
     return max(low, high - DEEPEST), high
 

@@ -59,7 +59,9 @@ class Tree:
 
     def __init__(self, network: Network, holders: Collection[int] = (), notes: Mapping[int, str] | None = None) -> None:
         """`holders`: nodes with something inside. `notes`: what stands behind the operators of nodes."""
-        self.network, self.holders, self.notes = network, holders, notes or {}
+        self.network = network
+        self.holders = holders
+        self.notes = notes or {}
         self.root = network.leaves
         self._last = self.root
         self._ends: dict[int, list[str]] = {}  # group between cut points → names of its first and last node
@@ -87,7 +89,8 @@ class Tree:
         levels = Counter[int]()
         for g in self.groups.values():
             levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is not a box
-        total, depth = levels[0], 1
+        total = levels[0]
+        depth = 1
         while levels[depth] and total + levels[depth] <= boxes:
             total, depth = total + levels[depth], depth + 1
         return self.opened(depth)
@@ -101,7 +104,8 @@ class Tree:
 
     def around(self, key: str) -> list[str]:
         """This group's key and those of the groups around it, outermost first."""
-        keys, number = [key], self.groups[self.numbers[key]].parent
+        keys = [key]
+        number = self.groups[self.numbers[key]].parent
         while number > self.root:
             keys.append(self.groups[number].key)
             number = self.groups[number].parent
@@ -159,7 +163,8 @@ class Tree:
         total = sum(map(len, edges.values()))
         backward = sum(len(names) for (a, b), names in edges.items() if place[a] > place[b])
         scopes = [self.groups[m].leaves for m in group.members if m in self.groups]
-        joined, of = sum(map(self._joined, scopes)), sum(len(leaves) - 1 for leaves in scopes)
+        joined = sum(map(self._joined, scopes))
+        of = sum(len(leaves) - 1 for leaves in scopes)
         return backward <= MAX_BACKWARD * total and joined >= MIN_JOINED * of
 
     def _joined(self, leaves: Sequence[int]) -> int:
@@ -176,7 +181,8 @@ class Tree:
         for leaf in leaves:
             for maker, name in self.network.sources[leaf]:
                 other = maker if maker in root else first.setdefault(name, leaf)
-                a, b = find(leaf), find(other)
+                a = find(leaf)
+                b = find(other)
                 root[a] = b
                 joined += a != b
         return joined
@@ -231,7 +237,8 @@ class Tree:
             return part[0]
         while len(part) > MAX_FLAT:  # no cut point: equal shares
             part = [self._part(parent, share) for share in shares(part, FLAT)]
-        first, last = self._first(part[0]), self._first(part[-1])
+        first = self._first(part[0])
+        last = self._first(part[-1])
         names = [self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)]
         above = self.groups[parent].key
         number = self._add(
@@ -295,7 +302,8 @@ class Tree:
         """
         at = {leaf: m for m in members for leaf in self.leaves(m)}
         edges: dict[tuple[int, int], list[str]] = {}
-        sources, wide = self.network.sources, self.network.wide
+        sources = self.network.sources
+        wide = self.network.wide
         for leaf, m in at.items():
             for maker, name in sources[leaf]:
                 other = at.get(maker, m)
@@ -355,7 +363,8 @@ def segments(order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]
         if end > first:
             change[first] += 1
             change[end] -= 1
-    live, parts = 0, list[list[int]]([[]])
+    live = 0
+    parts = list[list[int]]([[]])
     for k, m in enumerate(order):
         live += change[k]
         parts[-1].append(m)

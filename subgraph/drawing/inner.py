@@ -47,11 +47,13 @@ def shared_out(keys: Iterable[str], bodies: Sequence[Inner]) -> tuple[set[str], 
 
     `bodies`: ascending by `first`. Linear in the keys.
     """
-    firsts, by_prefix = [body.first for body in bodies], {body.prefix: body for body in bodies}
+    firsts = [body.first for body in bodies]
+    by_prefix = {body.prefix: body for body in bodies}
     own: set[str] = set()
     inside: dict[str, set[str]] = {}
     for key in keys:
-        number, body = node_of(key), None
+        number = node_of(key)
+        body = None
         if number is not None:
             place = bisect_right(firsts, number) - 1
             body = bodies[place] if place >= 0 and number < firsts[place] + bodies[place].size else None
@@ -86,7 +88,8 @@ def framed(
     wide = [max(width, columns(word) * ADVANCE + 14) for (width, _), word in zip(sizes, words, strict=True)]
     beside = sum(wide) + PAD * (len(wide) + 1) <= room
     frames: list[tuple[float, float, float, float]] = []
-    x, y = PAD, HEADER + PAD
+    x = PAD
+    y = HEADER + PAD
     for (_, height), width in zip(sizes, wide, strict=True):
         frames.append((x, y, width, height + HEADER))
         x, y = (x + width + PAD, y) if beside else (x, y + height + HEADER + PAD)

@@ -104,7 +104,8 @@ def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
     best = [item.weight for item in items]
     before = [-1] * len(items)
     for edge in sorted(edges, key=lambda e: (e.target, e.source)):
-        a, b = edge.source, edge.target
+        a = edge.source
+        b = edge.target
         if a < b and best[a] + items[b].weight > best[b]:
             best[b], before[b] = best[a] + items[b].weight, a
     path = [max(range(len(items)), key=lambda i: (best[i], -i))] if items else []
@@ -131,11 +132,14 @@ def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[i
         if not above[i] and below[i] and not item.top:
             ranks[i] = max(0, min(ranks[r] for r in below[i]) - 1)
     used: dict[int, float] = {}
-    first, last, part = 0, -1, (False, True)
+    first = 0
+    last = -1
+    part = (False, True)
     for i in sorted(range(len(items)), key=lambda i: (items[i].bottom, not items[i].top, ranks[i], i)):
         item = items[i]
         if (item.bottom, not item.top) != part:  # the upper rows hold the tops, the lower ones the bottoms
-            first, part = last + 1, (item.bottom, not item.top)
+            first = last + 1
+            part = (item.bottom, not item.top)
         wide = item.left + item.right + GAP
         row = max([first, ranks[i], *(ranks[p] + 1 for p in above[i])])
         while used.get(row, 0.0) and used[row] + wide > limit + GAP:
@@ -152,7 +156,9 @@ class _Rows:
     def __init__(
         self, items: Sequence[Item], edges: Sequence[Edge], ranks: Sequence[int], trunk: set[int], limit: float
     ) -> None:
-        self.items, self.edges, self.limit = items, edges, limit
+        self.items = items
+        self.edges = edges
+        self.limit = limit
         self.left = [item.left for item in items]
         self.right = [item.right for item in items]
         self.layer = [2 * rank for rank in ranks]
@@ -172,7 +178,8 @@ class _Rows:
         self.above: list[list[tuple[int, float]]] = [[] for _ in self.layer]
         self.below: list[list[tuple[int, float]]] = [[] for _ in self.layer]
         for e in sorted(self.chains):
-            chain, edge = self.chains[e], edges[e]
+            chain = self.chains[e]
+            edge = edges[e]
             for k, (a, b) in enumerate(pairwise(chain)):
                 leave = edge.leave if k == 0 else 0.0
                 arrive = edge.arrive if k == len(chain) - 2 else 0.0
@@ -251,7 +258,9 @@ class _Rows:
     ) -> None:
         if not layer:
             return
-        targets, weights, boxes = [], [], len(self.items)
+        targets = []
+        weights = []
+        boxes = len(self.items)
         for i in layer:  # plain loops: most of a large drawing's time
             if i in self.held:
                 targets.append(0.0)
@@ -284,7 +293,8 @@ class _Rows:
                 far[self.layer[b]] = max(far[self.layer[b]], moved)
         texts = {self.layer[i] for i in self.texts.values()}
         self.tall: list[float] = []
-        at, middles = 0.0, []
+        at = 0.0
+        middles = []
         for k, layer in enumerate(self.layers):
             boxes = (self.items[i].height for i in layer if i < len(self.items))
             tall = max(boxes, default=0.0) if k % 2 == 0 else TEXT if k in texts else 0.0
@@ -296,8 +306,10 @@ class _Rows:
 
     def path(self, e: int, x: Sequence[float], y: Sequence[float]) -> Iterator[tuple[float, float]]:
         """Points from box to box; straight through the layers in between."""
-        edge, chain = self.edges[e], self.chains[e]
-        first, last = chain[0], chain[-1]
+        edge = self.edges[e]
+        chain = self.chains[e]
+        first = chain[0]
+        last = chain[-1]
         out = x[first] + edge.leave
         yield out, y[first] + self.items[first].height / 2
         yield out, y[first] + self.tall[self.layer[first]] / 2
@@ -323,17 +335,21 @@ def spread(
     >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
     [-12.0, 12.0]
     """
-    offset, offsets = 0.0, [0.0]
+    offset = 0.0
+    offsets = [0.0]
     for one, other in pairwise(extents):
         offset += one[1] + other[0] + GAP
         offsets.append(offset)
     blocks: list[tuple[float, float, int]] = []  # weighted sum, weight and count of items that touch
     for target, offset, weight in zip(targets, offsets, weights, strict=False):
-        total, heavy, size = (target - offset) * weight, weight, 1
+        total = (target - offset) * weight
+        heavy = weight
+        size = 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / heavy:
             before, others, many = blocks.pop()
             total, heavy, size = total + before, heavy + others, size + many
         blocks.append((total, heavy, size))
-    low, high = bounds[0] + extents[0][0], bounds[1] - offsets[-1] - extents[-1][1]
+    low = bounds[0] + extents[0][0]
+    high = bounds[1] - offsets[-1] - extents[-1][1]
     flat = [min(max(total / heavy, low), high) for total, heavy, size in blocks for _ in range(size)]
     return [at + offset for at, offset in zip(flat, offsets, strict=True)]

@@ -185,7 +185,8 @@ class Drawer:
             open_groups = self.shown()
         if len(self._kept) > MOST_KEPT:
             self._kept.clear()
-        groups, begin = self.tree.groups, self.tree.numbers[top]
+        groups = self.tree.groups
+        begin = self.tree.numbers[top]
         own, inside_of = shared_out(open_groups, [body for row in self.bodies.values() for body in row])
         nodes = {n for key in own if (n := node_of(key)) in self._inner}
         numbers = {self.tree.numbers[key] for key in own if node_of(key) not in self._inner}
@@ -215,9 +216,11 @@ class Drawer:
         self, node: int, keys: Mapping[str, frozenset[str]], room: float, tall: bool
     ) -> tuple[Level, list[Layout]]:
         """A node with its bodies: its frame, and what stands in it, from the frame's corner."""
-        inside, network = self._inner[node], self.network
+        inside = self._inner[node]
+        network = self.network
         pictures = [drawer.layout(keys.get(body.prefix, ()), room - 2 * PAD, tall=tall) for body, drawer in inside]
-        sizes, words = [(p.width, p.height) for p in pictures], [body.word for body, _ in inside]
+        sizes = [(p.width, p.height) for p in pictures]
+        words = [body.word for body, _ in inside]
         tensors = [name for _, name in network.sources[node]], network.makes[node]
         at, frames = framed(sizes, words, tensors, self._title(node), room)
         rows = zip(inside, pictures, frames, strict=True)
@@ -244,11 +247,13 @@ class Drawer:
         waiting = [(begin, MARGIN, MARGIN)]
         if begin != tree.root:
             frame = Cell(begin, short(clean(tree.groups[begin].label), NAME))
-            at, parent = levels[begin], tree.groups[begin].parent
+            at = levels[begin]
+            parent = tree.groups[begin].parent
             boxes.append(self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent, tall))
         for number, left, top in waiting:
             at = levels[number]
-            x, y = left + at.shift[0], top + at.shift[1]
+            x = left + at.shift[0]
+            y = top + at.shift[1]
             for cell, place in zip(at.cells, at.placed.at, strict=True):
                 if cell.member == PORT:
                     continue
@@ -279,9 +284,11 @@ class Drawer:
         return f"{way}:{network.label(member)}"
 
     def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int, tall: bool) -> Box:
-        network, group = self.network, self.tree.groups.get(cell.member)
+        network = self.network
+        group = self.tree.groups.get(cell.member)
         nodes = [] if inner and group else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
-        item, folded = size(self.tree, cell, inner, tall=tall), self._folded
+        item = size(self.tree, cell, inner, tall=tall)
+        folded = self._folded
         nested = (
             []
             if inner
@@ -312,7 +319,8 @@ class Drawer:
                 else [r for t in tensors for r in self.network.readers[t]]
             )
             keys = tuple(dict.fromkeys(map(self.key, others)))
-            x, y = box.x + box.width + 4, box.y + 10 + 11 * k
+            x = box.x + box.width + 4
+            y = box.y + 10 + 11 * k
             yield Stub(box.key, way, tensors, stub_text(way, tensors), x, y, keys)
 
     @cached_property
@@ -326,11 +334,14 @@ class Drawer:
 def _placed(body: Inner, picture: Layout, holder: str, frame: tuple[float, float, float, float]) -> Layout:
     """The drawing of a body in its frame, with keys, numbers and names as the drawing around has them."""
     x, y, width, height = frame
-    around, outer, before = body.outer("").rstrip("/"), body.outer, clean(body.prefix)
+    around = body.outer("").rstrip("/")
+    outer = body.outer
+    before = clean(body.prefix)
     box = Box(around, "body", x, y, width, height, clean(body.word), "", clean(around), (), holder, 0)
     boxes, lines, stubs = _moved(picture, box._replace(x=x + (width - picture.width) / 2, y=y + HEADER))
     for k, b in enumerate(boxes):
-        nodes, parent = tuple(body.first + n for n in b.nodes), outer(b.parent) if b.parent else around
+        nodes = tuple(body.first + n for n in b.nodes)
+        parent = outer(b.parent) if b.parent else around
         boxes[k] = b._replace(key=outer(b.key), title=f"{before}{b.title}", parent=parent, nodes=nodes)
     for k, line in enumerate(lines):
         tensors = tuple(body.prefix + name for name in line.tensors)
@@ -343,7 +354,8 @@ def _placed(body: Inner, picture: Layout, holder: str, frame: tuple[float, float
 
 def _moved(picture: Layout, corner: Box) -> tuple[list[Box], list[Line], list[Stub]]:
     """Boxes, lines and stubs, seen from where the corner of a box is."""
-    x, y = corner.x, corner.y
+    x = corner.x
+    y = corner.y
     return (
         [b._replace(x=round(x + b.x, 1), y=round(y + b.y, 1)) for b in picture.boxes],
         [

@@ -11,7 +11,9 @@ from html import escape
 from subgraph.drawing.families import WORDS
 
 LEAST_BOXES, LEAST_KINDS = 8, 2  # with a hue; the drawing of fewer needs no legend
-LEFT, TOP, ROW = 10.0, 8.0, 18.0
+LEFT = 10.0
+TOP = 8.0
+ROW = 18.0
 SWATCH, GAP, LETTER = 16.0, 6.0, 6.7  # pixels
 
 
@@ -28,7 +30,9 @@ def legend(families: Sequence[str], width: float) -> tuple[str, float, float]:
         return "", 0.0, 0.0
     sizes = [SWATCH + GAP + len(WORDS[kind]) * LETTER for kind in found]
     width = max(width, 2 * LEFT + max(sizes))
-    x, y, parts = LEFT, TOP, []
+    x = LEFT
+    y = TOP
+    parts = []
     for kind, size in zip(found, sizes, strict=True):
         if x > LEFT and x + size > width - LEFT:
             x, y = LEFT, y + ROW

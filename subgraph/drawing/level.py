@@ -90,9 +90,13 @@ def level(
 
     Complexity: see `layered`.
     """
-    order, edges, entering, leaving = crossing.order, crossing.edges, crossing.entering, crossing.leaving
+    order = crossing.order
+    edges = crossing.edges
+    entering = crossing.entering
+    leaving = crossing.leaving
     named = {m: dict(ways) for m, ways in crossing.named.items() if m not in inner}
-    ways_in, ways_out = list(entering)[:PORTS], list(leaving)[:PORTS]
+    ways_in = list(entering)[:PORTS]
+    ways_out = list(leaving)[:PORTS]
     members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
     at = {m: len(ways_in) + k for k, m in enumerate(order)}
     wires = [Wire(k, at[m], (name,)) for k, name in enumerate(ways_in) for m in entering[name]]
@@ -126,7 +130,8 @@ def level(
 
 def crossing(tree: Tree, number: int) -> Crossing:
     """What passes between the members of a group. Linear in the group's leaves."""
-    sources, wide = tree.network.sources, tree.network.wide
+    sources = tree.network.sources
+    wide = tree.network.wide
     order, edges = tree.level_order(number, tree.groups[number].members)
     at = {leaf: m for m in order for leaf in tree.leaves(m)}
     entering: dict[str, list[int]] = {}
@@ -144,7 +149,9 @@ def crossing(tree: Tree, number: int) -> Crossing:
 
 def _leaving(network: Network, at: Mapping[int, int], named: dict[int, dict[tuple[str, str], None]]) -> dict[str, int]:
     """Tensors that leave the members' group; those that are read far below are put into `named`."""
-    readers, wide, nodes = network.readers, network.wide, len(network.ops)
+    readers = network.readers
+    wide = network.wide
+    nodes = len(network.ops)
     leaving: dict[str, int] = {}
     for leaf, m in at.items():
         for name in network.makes[leaf] if leaf < nodes else network.made(leaf):
@@ -171,7 +178,9 @@ def _name(
 
 def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
     """Each tensor's type is written once: at its first line, not at a port, input or output, which show it."""
-    nodes, root, types = len(tree.network.ops), tree.root, tree.network.types
+    nodes = len(tree.network.ops)
+    root = tree.root
+    types = tree.network.types
     seen: set[str] = set()
     done = []
     for wire in wires:
@@ -247,7 +256,8 @@ def stub_text(way: str, tensors: Sequence[str]) -> str:
 def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
     """None where a tensor has no port at an open group: it is named inside."""
     leave = arrive = 0.0
-    source, target = inner.get(members[wire.source]), inner.get(members[wire.target])
+    source = inner.get(members[wire.source])
+    target = inner.get(members[wire.target])
     if source:
         if wire.tensors[0] not in source.ports_out:
             return None

@@ -37,7 +37,8 @@ class Network:
 
     def label(self, leaf: int) -> str:
         """The node's name, `#17` without one; the name of an input or output."""
-        nodes, inputs = len(self.ops), len(self.inputs)
+        nodes = len(self.ops)
+        inputs = len(self.inputs)
         if leaf < nodes:
             return self.names[leaf] or f"#{leaf}"
         leaf -= nodes
@@ -45,7 +46,8 @@ class Network:
 
     def part(self, nodes: Collection[int]) -> Network:
         """These nodes alone, numbered anew in ascending order; what enters and leaves them are inputs and outputs."""
-        kept, inside = sorted(nodes), frozenset(nodes)
+        kept = sorted(nodes)
+        inside = frozenset(nodes)
         made = {name for i in kept for name in self.makes[i]}
         known = {*self.maker, *self.inputs}
         enters = [n for n in dict.fromkeys(n for i in kept for n in self.reads[i]) if n in known and n not in made]
@@ -63,7 +65,8 @@ class Network:
 
     def around(self, node: int, hops: int) -> set[int]:
         """Nodes that at most so many tensors lie between and `node`, in either direction."""
-        seen, level = {node}, {node}
+        seen = {node}
+        level = {node}
         for _ in range(hops):
             near = {m for i in level for m, _ in self.sources[i]}
             near |= {r for i in level for name in self.makes[i] for r in self.readers.get(name, ())}
@@ -87,7 +90,8 @@ class Network:
     @cached_property
     def sources(self) -> list[list[tuple[int, str]]]:
         """Per leaf, each maker and tensor that it reads, once; without weights and folded constants."""
-        found, folded = self.maker.get, self.folded
+        found = self.maker.get
+        folded = self.folded
         rows = [
             [(m, name) for name in dict.fromkeys(reads) if (m := found(name)) is not None and m not in folded]
             for reads in self.reads

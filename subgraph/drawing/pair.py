@@ -46,10 +46,12 @@ def matched(one: Network, other: Network) -> dict[str, str]:
         before = len(pairs)
         for keys in (_keys_from_above, _keys_from_below):
             taken = {b: b for b in pairs.values()}
-            mine, theirs = keys(one, pairs), keys(other, taken)
+            mine = keys(one, pairs)
+            theirs = keys(other, taken)
             for key in mine.keys() & theirs.keys():
                 if len(mine[key]) == len(theirs[key]) == 1:
-                    made, makes = one.makes[mine[key][0]], other.makes[theirs[key][0]]
+                    made = one.makes[mine[key][0]]
+                    makes = other.makes[theirs[key][0]]
                     if len(made) == len(makes) and not taken.keys() & set(makes):
                         pairs.update(zip(made, makes, strict=True))
         if len(pairs) == before:
@@ -99,7 +101,8 @@ def pieces(one: Network, other: Network, pairs: Mapping[str, str]) -> list[Piece
                 continue
             nodes = _above(one, tensor, pairs.keys(), seen[0])
             others = _above(other, pairs[tensor], taken, seen[1])
-            ops, theirs = [one.ops[i] for i in nodes], [other.ops[i] for i in others]
+            ops = [one.ops[i] for i in nodes]
+            theirs = [other.ops[i] for i in others]
             changed = Counter(ops) != Counter(theirs)
             quantized = changed and _unquantized(ops) == _unquantized(theirs)
             found.append(Piece(tensor, pairs[tensor], tuple(nodes), tuple(others), changed, quantized))
@@ -118,7 +121,8 @@ def _unquantized(ops: Iterable[str]) -> Counter[str]:
 
 def _above(network: Network, tensor: str, ends: Collection[str], seen: set[int]) -> list[int]:
     """Nodes that make a tensor from those of `ends`, without nodes `seen`, to which they are added; ascending."""
-    found, waiting = [], [tensor]
+    found = []
+    waiting = [tensor]
     while waiting:
         node = network.maker.get(waiting.pop(), len(network.ops))
         if node >= len(network.ops) or node in seen:

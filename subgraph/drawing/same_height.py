@@ -42,7 +42,8 @@ def same_height(
 def _rows(boxes: Iterable[Box]) -> list[float]:
     """Where rows begin: y at which a box or header begins, and no other goes on."""
     spans = sorted((box.y, box.y + (HEAD if box.kind in FRAMES else box.height)) for box in boxes)
-    starts, end = [], -1.0
+    starts = []
+    end = -1.0
     for y, low in spans:
         if y > end:
             starts.append(y)

@@ -137,7 +137,8 @@ def flattened(text: str) -> tuple[str, float]:
 
     For renderers that know neither.
     """
-    light, rules = STYLE.partition("@media")[0], STYLE[STYLE.index(".subcut text") :]
+    light = STYLE.partition("@media")[0]
+    rules = STYLE[STYLE.index(".subcut text") :]
     for name, colour in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
         rules = rules.replace(f"var({name})", colour)
     rules = f".subcut text {{ font-family: {FONTS}; font-size: 11px; }}\n{rules}"
@@ -151,7 +152,8 @@ def beside(drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, hea
     height = head + max(layout.height for _, layout, _ in drawings)
     key = legend([kind for _, layout, _ in drawings for kind in _families(layout)], width)
     title = " beside ".join(name for name, _, _ in drawings)
-    parts, left = [_open(width, height, title, key), f"<style>{STYLE}</style>"], 0.0
+    parts = [_open(width, height, title, key), f"<style>{STYLE}</style>"]
+    left = 0.0
     for name, layout, marks in drawings:
         place = f'x="{left:g}" y="{head:g}"'
         parts.append(f'<text x="{left + 10:g}" y="16">{_text(name)}</text>')
@@ -207,7 +209,8 @@ def _box(box: Box, marks: Marks) -> str:
             parts += _bar(box, value)
         parts += _badge(box, marks, classes)
         if box.family:
-            x, high = box.x + box.width - STRIP - 1, box.height - 6
+            x = box.x + box.width - STRIP - 1
+            high = box.height - 6
             parts.append(
                 f'<rect class="strip {box.family}" x="{x:g}" y="{box.y + 3:g}" width="{STRIP:g}" height="{high:g}"/>'
             )
@@ -222,7 +225,8 @@ def _badge(box: Box, marks: Marks, classes: Sequence[str]) -> list[str]:
     if not (text := " ".join(filter(None, (sign, said)))):
         return []
     wide = len(text) * LETTER + 6
-    x, y = box.x + box.width - wide + 8, box.y - 8
+    x = box.x + box.width - wide + 8
+    y = box.y - 8
     rect = f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="14" rx="3"/>'
     return [f'<g class="badge">{rect}<text x="{x + 3:g}" y="{y + 11:g}">{_text(text)}</text></g>']
 
@@ -270,7 +274,8 @@ def number(error: float | str) -> str:
 
 
 def _bar(box: Box, value: float | str) -> list[str]:
-    high, level = box.height - 6, degree(value)
+    high = box.height - 6
+    level = degree(value)
     full = high * level / len(LEVELS)
     frame = f'x="{box.x + 3:g}" width="{BAR:g}"'
     return [
@@ -298,7 +303,8 @@ def path(line: Line) -> str:
             steps.append(f"V{ny:g}" if ny != y else "")
         else:
             steps.append(f"C{x:g} {half:g} {nx:g} {half:g} {nx:g} {ny:g}" if k % 2 else f"L{nx:g} {ny:g}")
-        x, y = nx, ny
+        x = nx
+        y = ny
     return "".join(steps)
 
 

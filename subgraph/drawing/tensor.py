@@ -26,7 +26,9 @@ WIDTH = 160.0  # pixels of a map at least, for its title
 LETTER = 6.8  # pixels of a letter's width
 BINS = 48  # of the histogram, and of the scatter along each side
 PLOT = 240.0  # pixels of a plot's side
-LEFT, TOP, BOTTOM = 8.0, 20.0, 18.0
+LEFT = 8.0
+TOP = 20.0
+BOTTOM = 18.0
 STEPS = 5  # sizes of squares
 WORST = 10
 SAMPLED = 1 << 20  # elements in a histogram or scatter; of larger tensors each k-th
@@ -164,7 +166,8 @@ def map_cells(reference: Array, given: Array | None = None, plane: int = 0) -> M
     cells = _cells(matrix)
     if given is None:
         return MapCells(matrix.shape, len(cells), len(cells[0]), _scale(matrix), _packed(cells))
-    other, far = _plane(_numbers(given), plane), _plane(_difference(reference, given), plane)
+    other = _plane(_numbers(given), plane)
+    far = _plane(_difference(reference, given), plane)
     return MapCells(
         matrix.shape,
         len(cells),
@@ -186,7 +189,8 @@ def histogram(reference: Array, given: Array | None = None) -> str:
     low, high = _bounds(sets)
     counts = [np.histogram(values, BINS, (low, high))[0] for values in sets]
     most = max(1, *(int(c.max(initial=0)) for c in counts))
-    step, base = PLOT / BINS, TOP + PLOT / 2
+    step = PLOT / BINS
+    base = TOP + PLOT / 2
     heights = [c / most * (PLOT / 2 - 4) for c in counts]
     parts = [f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT / 2:g}"/>']
     if given is not None:
@@ -213,11 +217,13 @@ def scatter(reference: Array, given: Array) -> str:
     fine = np.isfinite(x) & np.isfinite(y)
     low, high = _bounds([x[fine], y[fine]])
     table = np.histogram2d(x[fine], y[fine], BINS, ((low, high), (low, high)))[0]
-    size, top = PLOT / BINS, math.log1p(float(table.max(initial=0))) or 1.0
+    size = PLOT / BINS
+    top = math.log1p(float(table.max(initial=0))) or 1.0
     marks = ""
     for i, j in np.argwhere(table):
         side = size * (0.35 + 0.65 * math.log1p(float(table[i, j])) / top)
-        cx, cy = LEFT + (i + 0.5) * size, TOP + PLOT - (j + 0.5) * size
+        cx = LEFT + (i + 0.5) * size
+        cy = TOP + PLOT - (j + 0.5) * size
         marks += f"M{cx - side / 2:.1f} {cy - side / 2:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
     out = int((~fine).sum())
     title = "candidate over reference" + f"; {out:,} NaN or Inf" * bool(out)
@@ -240,7 +246,8 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Di
     number = min(most, far.size)
     order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
     order = order[np.argsort(-far[order], kind="stable")]
-    a, b = _numbers(reference).ravel(), _numbers(given).ravel()
+    a = _numbers(reference).ravel()
+    b = _numbers(given).ravel()
     return [
         DifferingElement(
             tuple(int(k) for k in np.unravel_index(i, reference.shape)), _plain(a[i]), _plain(b[i]), _plain(a[i] - b[i])
@@ -254,7 +261,8 @@ def worst_tensor(name: str, reference: Array, given: Array) -> WorstTensor:
     """Heat maps of the plane with the largest difference, histogram and scatter of all elements."""
     import numpy as np
 
-    plane, outer = worst_plane(reference, given), reference.shape[:-2]
+    plane = worst_plane(reference, given)
+    outer = reference.shape[:-2]
     index = ", ".join(str(int(k)) for k in np.unravel_index(plane, outer)) if outer else ""
     where = f"[{index}] of {'×'.join(map(str, outer))}" if math.prod(outer) > 1 else ""
     return WorstTensor(
@@ -276,7 +284,8 @@ def _difference(reference: Array, given: Array) -> Array:
     """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are alike."""
     import numpy as np
 
-    a, b = _numbers(reference), _numbers(given)
+    a = _numbers(reference)
+    b = _numbers(given)
     with np.errstate(invalid="ignore"):
         far = np.abs(a - b)
     alike = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -352,7 +361,8 @@ def _reduced(matrix: Array, most: int = CELLS) -> tuple[Array, Array]:
         found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)
         return found
 
-    high, low = over(fine, np.maximum), over(fine, np.minimum)
+    high = over(fine, np.maximum)
+    low = over(fine, np.minimum)
     return np.where(high >= -low, high, low), over(odd, np.logical_or)
 
 
@@ -377,7 +387,8 @@ def _map(title: str, matrix: Array, scale: float, *, bad: bool = False) -> str:
     paths = {"bad" if bad else "one": "", "minus": "", "cross": ""}
     for i, row in enumerate(cells):
         for j, value in enumerate(row):
-            x, y = LEFT + j * square, TOP + i * square
+            x = LEFT + j * square
+            y = TOP + i * square
             if odd[i, j]:
                 paths["cross"] += f"M{x:g} {y:g}l{square:g} {square:g}m0 {-square:g}l{-square:g} {square:g}"
             elif (step := _step(float(value), scale, least=int(bad and value != 0))) > 0:

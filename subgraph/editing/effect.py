@@ -137,7 +137,8 @@ def _difference(name: str, a: object, b: object) -> OutputEffect:
         return OutputEffect(name, "same", "bit-identical")
     if a.dtype.kind in "OSU":
         return OutputEffect(name, "changed", f"{int((a != b).sum())} of {a.size} texts differ")
-    x, y = a.astype(np.float64), b.astype(np.float64)
+    x = a.astype(np.float64)
+    y = b.astype(np.float64)
     with np.errstate(invalid="ignore"):
         most = float(np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf).max())
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))

@@ -71,7 +71,8 @@ def _put_back(graph: Graph, body: Body, change: Draft, inner: Graph) -> Draft:
 
 def _take_over(model: Any, form: Any) -> None:
     """Domains and local functions that only the edited body has."""
-    known, functions = imported(model), functions_of(model)
+    known = imported(model)
+    functions = functions_of(model)
     for domain, version in imported(form).items():
         if domain not in known:
             model.opset_import.add(domain=domain, version=version)

@@ -38,7 +38,8 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None) -> D
     theirs = [_named(v, called[v.name]) for v in other.model.graph.output]
     if order := _order(other):
         known = {v.name: v for v in (*graph.output, *theirs)}
-        kept_outputs, theirs = [known[n] for n in order if n in known], []
+        kept_outputs = [known[n] for n in order if n in known]
+        theirs = []
     assign(graph.output, [*kept_outputs, *theirs])
     graph.input.extend(_named(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared)
     _add_metadata(draft.model, other.model)
@@ -62,7 +63,8 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
         joined[taker] = output
     makers = {v.name: v for v in one.model.graph.output}
     for taker, output in joined.items():
-        a, b = declared_type(makers[output].type), declared_type(other.inputs[taker].type)
+        a = declared_type(makers[output].type)
+        b = declared_type(other.inputs[taker].type)
         if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
             raise ModelError(
                 f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is {b.dtype} {b.dims}",

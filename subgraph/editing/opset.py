@@ -19,7 +19,8 @@ def raised(graph: Graph, version: int, folder: Path) -> Graph:
         UsageError: the version is older than the model's, or newer than onnx knows.
         ModelError: onnx cannot convert the model.
     """
-    own, newest = opset_of(graph.model), newest_opsets()[""]
+    own = opset_of(graph.model)
+    newest = newest_opsets()[""]
     if not own <= version <= newest:
         what = f"--opset {version}: {clean(graph.path.name)} has opset {own}, and onnx knows opsets up to {newest}"
         raise UsageError(what, f"a number from {own} to {newest}", code="opset.out-of-range")

@@ -38,7 +38,8 @@ def replace(
     connected = _connected(graph, region, piece, ours)
     _require_types(graph, region, piece, connected)
     draft = Draft(graph)
-    inputs, infos = list(draft.model.graph.input), list(draft.model.graph.value_info)
+    inputs = list(draft.model.graph.input)
+    infos = list(draft.model.graph.value_info)
     gone = owned_nodes(graph, region)
     draft.drop_nodes(gone)
     kept = [i for i in range(len(graph.nodes)) if i not in gone]

@@ -74,7 +74,8 @@ class Installation:
 
     def commands(self, folder: Path) -> list[list[str]]:
         """The command lines that make it in a folder."""
-        python, sources = str(folder / PYTHON), [*self.sources, *(ALONE if self.alone else ())]
+        python = str(folder / PYTHON)
+        sources = [*self.sources, *(ALONE if self.alone else ())]
         wanted = [*sources, *self.requirements]
         if self.processor:
             place = ["--target", str(emulated.packages(self.processor, folder)), *emulated.wheels(self.processor)]
@@ -82,7 +83,8 @@ class Installation:
         if uv := shutil.which("uv"):
             make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
             return [make, [uv, "pip", "install", "--python", python, *wanted]]
-        make, options = children.python("-m", "venv", folder), list(QUIET)
+        make = children.python("-m", "venv", folder)
+        options = list(QUIET)
         if util.find_spec("pip") is None:
             return [make, [*children.python("-m", "pip", of=folder / PYTHON), "install", *options, *wanted]]
         make.insert(-1, "--without-pip")  # of the 3 seconds that the rest takes, the most

@@ -213,7 +213,8 @@ def _retyped(info: protobuf.ValueInfoProto, type_proto: protobuf.TypeProto | Non
     """A declaration with the type that was inferred, where the two contradict each other."""
     if type_proto is None or allows(type_proto, info.type):
         return info
-    found, said = type_proto.tensor_type, info.type.tensor_type
+    found = type_proto.tensor_type
+    said = info.type.tensor_type
     if type_proto.HasField("tensor_type") and not found.HasField("shape") and found.elem_type == said.elem_type:
         return info  # of the shape nothing was inferred
     other = protobuf.protos().ValueInfoProto()

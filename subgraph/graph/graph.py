@@ -32,7 +32,9 @@ RANDOM_OPS = frozenset(
 )
 SHAPE_OPS = frozenset(("Shape", "Size"))
 # What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values of model inputs.
-CONSTANT, SHAPE, VALUE = 0, 1, 2
+CONSTANT = 0
+SHAPE = 1
+VALUE = 2
 
 ConstantLookup = Callable[[str], Any]  # tensor name → its TensorProto; None if it is computed
 
@@ -84,10 +86,15 @@ class Graph:
             v.name: v for v in graph.input if v.name not in self.weights and v.name not in self.sparse
         }
         self.outputs: list[str] = [v.name for v in graph.output]
-        reads_of, makes_of, ops, names = [], [], [], []
+        reads_of = []
+        makes_of = []
+        ops = []
+        names = []
         for node in self.nodes:
             # A slice is copied in one call: a third faster than iterating.
-            reads, makes, op = tuple(node.input[:]), tuple(node.output[:]), node.op_type
+            reads = tuple(node.input[:])
+            makes = tuple(node.output[:])
+            op = node.op_type
             if op not in BODILESS:
                 reads += tuple(captured_names(node))
             if "" in reads:
@@ -234,7 +241,9 @@ class Graph:
 
     def ancestors(self, nodes: Iterable[int], floor: int = -1) -> set[int]:
         """`nodes` and all nodes that they depend on, except those of a rank below `floor`. Linear in the result."""
-        rank, reads, maker = self.rank, self.reads, self.maker
+        rank = self.rank
+        reads = self.reads
+        maker = self.maker
         seen = set(nodes)
         stack = list(seen)
         while stack:
@@ -292,7 +301,9 @@ class Graph:
         names = list(tensors)
         if (all_kinds := self.index_if_built("_all_kinds")) is not None:
             return {n: all_kinds[n] if n in all_kinds else self._kind_of_source(n) for n in names}
-        made_by, reads, ops = self.maker.get, self.reads, self.ops
+        made_by = self.maker.get
+        reads = self.reads
+        ops = self.ops
         random_nodes = self.random_nodes
         kind_of_node: dict[int, int] = {}
 
@@ -316,7 +327,8 @@ class Graph:
     @cached_property
     def random_nodes(self) -> set[int]:
         """Indices of the nodes that draw random numbers."""
-        functions, nodes = self.functions, self.nodes
+        functions = self.functions
+        nodes = self.nodes
         certain = BODILESS - {"Dropout", *(name for _, name, _ in functions)}
         drawing = {key for key, f in functions.items() if _draw(f.node, _scope(f.node, (), lambda name: None))}
         doubtful = [i for i, op in enumerate(self.ops) if op not in certain]
@@ -337,7 +349,8 @@ class Graph:
         if names is not None and (known := self.index_if_built("_all_infos")) is not None:
             found = sorted((known[name] for name in set(names) if name in known), key=itemgetter(0))
             return {info.name: info for _, info in found}
-        graph, cls = self.model.graph, protobuf.protos().ValueInfoProto
+        graph = self.model.graph
+        cls = protobuf.protos().ValueInfoProto
         selected = None if names is None else set(names)
         inner = protobuf.value_infos(self.skeleton, selected)
         ends = (cls.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input))

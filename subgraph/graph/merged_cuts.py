@@ -151,11 +151,13 @@ def partition(cuts: Sequence[Cut], most_bytes: int | None = None) -> list[list[C
     owned: set[OwnedKey] = set()
     size = 0
     for cut in cuts:
-        keys, own_size = _owned(cut), count_bytes(cut)
+        keys = _owned(cut)
+        own_size = count_bytes(cut)
         full = not groups or len(groups[-1]) == MAX_PIECES or not owned.isdisjoint(keys)
         if full or (most_bytes is not None and size + own_size > most_bytes):
             groups.append([])
-            owned, size = set(), 0
+            owned = set()
+            size = 0
         groups[-1].append(cut)
         owned.update(keys)
         size += own_size

@@ -32,7 +32,8 @@ def main() -> None:
         except MemoryError:
             raise
         except Exception as e:  # noqa: BLE001 - the parent tells
-            error, data = f"{'' if isinstance(e, RuntimeError) else type(e).__name__ + ': '}{e}", b""
+            error = f"{'' if isinstance(e, RuntimeError) else type(e).__name__ + ': '}{e}"
+            data = b""
         replies.write(json.dumps({"error": error, "bytes": len(data)}).encode() + b"\n" + data)
         replies.flush()
 

@@ -91,7 +91,8 @@ def type_text(proto: protobuf.TypeProto) -> str:
         text = element_text(getattr(proto, kind).elem_type)
         return f"sparse_{text}" if text and kind == "sparse_tensor_type" else text
     if kind == "map_type":
-        key, value = element_text(proto.map_type.key_type), type_text(proto.map_type.value_type)
+        key = element_text(proto.map_type.key_type)
+        value = type_text(proto.map_type.value_type)
         return f"map({key[7:-1]},{value})" if key and value else ""
     if kind in ("sequence_type", "optional_type"):
         inner = type_text(getattr(proto, kind).elem_type)

@@ -55,7 +55,10 @@ WINDOW = 32 << 10  # bytes read at a time while walking
 MAX_HEADER = 20  # bytes of a tag and a length at most
 CHUNK = 1 << 20  # bytes of weights copied or hashed at a time
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
 GRAPH = 7  # field of ModelProto
 INITIALIZER = 5  # field of GraphProto
 RAW_DATA = 9  # field of TensorProto
@@ -110,9 +113,11 @@ def _reading_pool() -> Any:
 
     file = descriptor_pb2.FileDescriptorProto()
     protos().DESCRIPTOR.CopyToProto(file)
-    file.name, file.package = "subcut/reading.proto", "subcut"
+    file.name = "subcut/reading.proto"
+    file.package = "subcut"
     # The features of proto2, expressed as an edition, because only editions can require UTF-8.
-    file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
+    file.syntax = "editions"
+    file.edition = descriptor_pb2.EDITION_2023
     features = descriptor_pb2.FeatureSet
     file.options.features.utf8_validation = features.VERIFY
     file.options.features.enum_type = features.CLOSED
@@ -255,11 +260,14 @@ def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[by
 
 def _read_stub(file: File, begin: int, end: int) -> bytes | None:
     """The tensor between these positions as a serialized stub; None if it has no raw data."""
-    kept, raw, start = [], None, begin
+    kept = []
+    raw = None
+    start = begin
     for number, tag, at, stop in fields(file, begin, end, "initializer"):
         if number == RAW_DATA:
             kept.append(file.cut(start, tag))
-            raw, start = (at, stop - at), stop
+            raw = (at, stop - at)
+            start = stop
     if raw is None:
         return None
     kept.append(file.cut(start, end))
@@ -275,10 +283,12 @@ def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, i
         ModelError: a field extends beyond the message, or its wire type is unknown.
     """
     at = begin
-    base, window = begin, b""
+    base = begin
+    window = b""
     while at < end:
         if at - base + MAX_HEADER > len(window):
-            base, window = at, system.read_at(file.handle, min(WINDOW, end - at), at)
+            base = at
+            window = system.read_at(file.handle, min(WINDOW, end - at), at)
         tag_at = at
         try:
             tag, i = varint(window, at - base)
@@ -367,7 +377,8 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
     Raises:
         ModelError: a value_info is damaged.
     """
-    onnx_class, cls = protos().ValueInfoProto, reading_class("ValueInfoProto")
+    onnx_class = protos().ValueInfoProto
+    cls = reading_class("ValueInfoProto")
     selected = None if names is None else {name.encode() for name in names}
     for data in skeleton.model.graph.value_info:
         # The name usually comes first: tag 0x0A, then its length, one byte below 128.
@@ -397,7 +408,8 @@ def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> No
     tensor.data_location = EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         entry = tensor.external_data.add()
-        entry.key, entry.value = key, value
+        entry.key = key
+        entry.value = value
 
 
 def on_disk(tensor: TensorProto) -> bool:
@@ -450,7 +462,8 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
     location = entries.get("location", "")
     needed = nbytes(tensor)
     try:
-        offset, length = int(entries.get("offset", "0")), int(entries.get("length", needed))
+        offset = int(entries.get("offset", "0"))
+        length = int(entries.get("length", needed))
     except ValueError:
         raise DataError(
             f"weight '{tensor.name}': offset or length in {location!r} is not a number",

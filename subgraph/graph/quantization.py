@@ -95,7 +95,8 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
     """Tensor → scale, of all quantized tensors whose scale is constant. Linear in the nodes."""
     scales: dict[str, Scale] = {}
     for i in graph.in_order(range(len(graph.nodes))):
-        node, op = graph.nodes[i], graph.ops[i]
+        node = graph.nodes[i]
+        op = graph.ops[i]
         if op in OUTPUT_SCALES:
             scale = constant_scale(graph, node, *OUTPUT_SCALES[op])
             if scale:
@@ -105,7 +106,8 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
         elif node.domain == TFLITE:
             scales.update(_scales_of_operator(graph, node))
     for i in reversed(graph.in_order(range(len(graph.nodes)))):  # back from where values are dequantized
-        node, op = graph.nodes[i], graph.ops[i]
+        node = graph.nodes[i]
+        op = graph.ops[i]
         source = node.input[0] if node.input else ""
         if source in scales or not (source in graph.maker or source in graph.inputs):
             continue
@@ -121,7 +123,8 @@ def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tupl
     inputs = [name if name in graph.inputs else "" for name in node.input]
     for word, names in (("input_", inputs), ("", node.output)):
         if f"{word}scale" in attributes:
-            steps, zeros = attributes[f"{word}scale"].floats, attributes[f"{word}zero_point"].ints
+            steps = attributes[f"{word}scale"].floats
+            zeros = attributes[f"{word}zero_point"].ints
             yield from ((n, Scale((s,), (int(z),))) for n, s, z in zip(names, steps, zeros, strict=True) if n and s > 0)
 
 

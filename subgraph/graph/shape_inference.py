@@ -123,7 +123,8 @@ def _declare_weights_on_disk(graph: protobuf.GraphProto) -> None:
 
 def _set_runtime_operators_apart(model: protobuf.ModelProto) -> None:
     """Operators that onnxruntime alone has in the standard domain are not checked: here they are of another domain."""
-    opset, functions = opset_of(model, 0), functions_of(model)
+    opset = opset_of(model, 0)
+    functions = functions_of(model)
     for node in all_nodes(model.graph.node):
         apart = node.op_type in RUNTIME_OWN and node.domain in STANDARD and operator(node) not in functions
         if apart and schema(node.op_type, opset) is None:

@@ -67,7 +67,8 @@ def declared_type(type_proto: protobuf.TypeProto) -> DeclaredType:
     Raises:
         InputError: a map, or another type that is not made of tensors.
     """
-    form, inner = "", type_proto
+    form = ""
+    inner = type_proto
     if inner.HasField("optional_type"):
         form, inner = "optional", inner.optional_type.elem_type
     if inner.HasField("sequence_type"):
@@ -95,7 +96,8 @@ def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
     """May values of type `actual` be declared as `declared`? A fixed dimension of `declared` must be the same there."""
     if not declared.HasField("tensor_type"):
         return bool(declared.WhichOneof("value") == actual.WhichOneof("value"))
-    a, b = declared.tensor_type, actual.tensor_type
+    a = declared.tensor_type
+    b = actual.tensor_type
     if a.elem_type != b.elem_type or not a.HasField("shape") or len(a.shape.dim) != len(b.shape.dim):
         return False
     pairs = zip(a.shape.dim, b.shape.dim, strict=True)
@@ -114,7 +116,8 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
 
 def holds_maps(proto: protobuf.TypeProto) -> bool:
     """Is it a map, or made of maps, as ZipMap gives them? No file holds those."""
-    inner, kind = proto, proto.WhichOneof("value")
+    inner = proto
+    kind = proto.WhichOneof("value")
     while kind in ("optional_type", "sequence_type"):
         inner = getattr(inner, kind).elem_type
         kind = inner.WhichOneof("value")

@@ -325,7 +325,8 @@ class _Facts:
         return ProblemEntry(p.kind, p.fatal, self.node(p.node), p.tensor, what, p.hint)
 
     def node(self, i: int) -> NodeInfo:
-        node, label = self.graph.nodes[i], self.graph.label(i)
+        node = self.graph.nodes[i]
+        label = self.graph.label(i)
         return NodeInfo(i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i))
 
     def details(self, i: int) -> NodeDetails:
@@ -378,7 +379,8 @@ def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Fact
 
 def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     """The facts with these tensors measured, as far as the reference computes them, and notes on the others."""
-    graph, types = facts.graph, facts.types
+    graph = facts.graph
+    types = facts.types
     obstacle = next((p for p in facts.problems if p.fatal and p.node is None and p.tensor is None), None)
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))

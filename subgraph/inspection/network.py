@@ -92,7 +92,8 @@ def _scope(node: protobuf.NodeProto) -> tuple[str, ...]:
         return ()
     if not isinstance(parts, list):
         return ()
-    scopes, before = [], ""
+    scopes = []
+    before = ""
     for part in map(str, parts[:-1]):  # each begins with the one around it: "", "layer1", "layer1.0"
         scopes.append(part.removeprefix(f"{before}.") if before else part)
         before = part

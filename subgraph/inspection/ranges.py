@@ -142,7 +142,9 @@ def measure(
     if not names:
         return MeasuredTensors()
     samples = len(feeding.plan(graph, inputs_needed(graph, above(graph, names), names)))
-    pending, failures, estimate = [list(names)], list[MissingTensor](), BATCH_BYTES // FIRST_UNKNOWN
+    pending = [list(names)]
+    failures = list[MissingTensor]()
+    estimate = BATCH_BYTES // FIRST_UNKNOWN
     free = min(system.free_memory(), shutil.disk_usage(tempfile.gettempdir()).free)
     budget = max(BATCH_BYTES, free // BATCH_PARTS) // samples
     with default_for(graph, restart=True) as reference:

@@ -124,7 +124,8 @@ def weight_totals(graph: Graph) -> WeightTotals:
         for dtype, same in by_type.items()
     ]
     totals.sort(key=lambda t: -t.bytes)
-    parameters, size = sum(t.parameters for t in totals), sum(t.bytes for t in totals)
+    parameters = sum(t.parameters for t in totals)
+    size = sum(t.bytes for t in totals)
     return WeightTotals(len(graph.weights), parameters, size, len(graph.sparse), totals)
 
 

@@ -102,7 +102,8 @@ def _unreadable_weights(graph: Graph) -> Iterator[Problem]:
 
 def _from_onnx(graph: Graph, types: InferredTypes, complaint: Complaint) -> Problem | None:
     """An error that onnx reports as a problem; None if it only results from missing types."""
-    i, message = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text).rstrip(".")
+    i = complaint.node
+    message = re.sub(r"^\[\w+\] *", "", complaint.text).rstrip(".")
     own, hint = _by_schema(graph, types, i)
     if complaint.from_checker:
         return Problem("checker", i, None, own or f"onnx.checker: {message}", hint)

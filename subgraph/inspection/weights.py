@@ -36,10 +36,15 @@ def spread(graph: Graph, name: str, measured: RangeSummary) -> Spread | None:
     Raises:
         ModelError: its bytes cannot be read.
     """
-    tensor, low, high, mean = graph.constant(name), measured.min, measured.max, measured.mean
+    tensor = graph.constant(name)
+    low = measured.min
+    high = measured.max
+    mean = measured.mean
     if tensor is None or low is None or high is None or mean is None or not high - low < math.inf or low == high:
         return None
-    counts, squares, number = np.zeros(BINS, np.int64), 0.0, 0
+    counts = np.zeros(BINS, np.int64)
+    squares = 0.0
+    number = 0
     for piece in _numbers(tensor, graph):
         counts += np.histogram(piece, BINS, (low, high))[0]
         squares += float(np.square(piece - mean).sum())

@@ -17,7 +17,8 @@ from subgraph.graph.graph import Graph
 from subgraph.text import source_line
 
 PREFIX = "pkg.torch.onnx."
-STACK_TRACE, NAMESPACE = f"{PREFIX}stack_trace", "namespace"
+STACK_TRACE = f"{PREFIX}stack_trace"
+NAMESPACE = "namespace"
 LONGEST = 64 << 10  # characters of a metadata value that is read
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE)
 # torch's own code: a line in it says less than the one that called it.

@@ -25,7 +25,8 @@ def fold_batch_norms(graph: Graph, folder: Path) -> Graph:
     nodes = draft.model.graph.node
     for conv, norm in pairs:
         weight, bias = _fold(graph, conv, norm)
-        node, name = nodes[conv], graph.nodes[norm].output[0]
+        node = nodes[conv]
+        name = graph.nodes[norm].output[0]
         node.input[:] = [node.input[0], f"{name}:weight", f"{name}:bias"]
         node.output[0] = name
         stored = [numpy_helper.from_array(weight, f"{name}:weight"), numpy_helper.from_array(bias, f"{name}:bias")]

@@ -68,7 +68,8 @@ def narrowed(value: Array) -> Array:
 
 class _Drafting:
     def __init__(self, graph: Graph, how: Mapping[Read, Lowering]) -> None:
-        self.graph, self.how = graph, how
+        self.graph = graph
+        self.how = how
         self.draft = Draft(graph)
         self.proto = self.draft.model.graph
         self.opset = opset_of(self.draft.model)
@@ -109,7 +110,9 @@ class _Drafting:
         return self.draft
 
     def probe(self, places: Sequence[Mapping[Read, Lowering]]) -> tuple[Draft, list[int]]:
-        nodes, parts, owners = list(self.proto.node), list[str](), list[int]()
+        nodes = list(self.proto.node)
+        parts = list[str]()
+        owners = list[int]()
         for k, how in enumerate(places):
             for i in dict.fromkeys(i for i, _ in how):
                 own = {name: form for (j, name), form in how.items() if j == i}

@@ -152,7 +152,9 @@ def blocks(graph: Graph) -> dict[int, str]:
     kinds = graph.kinds([n for names in graph.makes for n in names])
     last = {n: k for k, i in enumerate(order) for n in graph.reads[i]} | dict.fromkeys(graph.outputs, len(order))
     ends: dict[int, int] = {}  # how many tensors are read for the last time at a place in the order
-    open_tensors, groups, group = 0, list[list[int]](), list[int]()
+    open_tensors = 0
+    groups = list[list[int]]()
+    group = list[int]()
     for k, i in enumerate(order):
         group.append(i)
         open_tensors -= ends.pop(k, 0)
@@ -230,7 +232,8 @@ def _activations(twin: Graph) -> Iterator[tuple[str, Form]]:
     """Tensors of a quantized model that are quantized, hold codes, or were dequantized, with their form."""
     known: dict[str, Form] = {}
     for i in twin.in_order(range(len(twin.nodes))):
-        node, op = twin.nodes[i], twin.ops[i]
+        node = twin.nodes[i]
+        op = twin.ops[i]
         if op == "DynamicQuantizeLinear":
             known[node.input[0]] = Dynamic()
         elif op in OUTPUT_SCALES and (scale := constant_scale(twin, node, *OUTPUT_SCALES[op])):

@@ -109,7 +109,8 @@ class Planner:
 
     @cached_property
     def _identity(self) -> str:
-        trials, other = self.trials, self.trials.runtime.own_model
+        trials = self.trials
+        other = self.trials.runtime.own_model
         fed = [
             trials.model.values.digest([sample[n] for n in trials.model.graph.inputs])
             for sample in trials.model.values.records
@@ -294,7 +295,8 @@ class Planner:
         """
         every = range(len(self.places))
         own = self._own_errors()
-        self.estimates, self.ranking = dict(enumerate(own)), 1
+        self.estimates = dict(enumerate(own))
+        self.ranking = 1
         groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
         for group, error in self._measured(groups, until, samples=1):
             self.ranking += 1
@@ -395,7 +397,8 @@ class Planner:
                 lowered = False
                 for place in reversed(list(levels)):
                     while place in levels and self.judge(lower := self._lower(levels, place)).accepted:
-                        levels, lowered = lower, True
+                        levels = lower
+                        lowered = True
         except OutOfTime:
             pass
         return {k: levels[k] for k in sorted(levels, key=lambda k: (-self.sensitivity(k), k))}
@@ -437,7 +440,8 @@ def distance(reference: Array, other: Array) -> float:
     """|a − b| / |a|; infinite where a value is not finite, or the shapes differ."""
     if reference.shape != other.shape:
         return math.inf
-    a, b = reference.astype(np.float64), other.astype(np.float64)
+    a = reference.astype(np.float64)
+    b = other.astype(np.float64)
     finite = np.isfinite(a)
     if not np.all(np.isfinite(b[finite])):
         return math.inf

@@ -45,7 +45,8 @@ def lowered_by(
         ModelError: the tool cannot lower it; with its own words. OutputError: a disk is full.
         OutOfTime: the time is used up.
     """
-    folder, name = made.parent, clean(graph.path.name)
+    folder = made.parent
+    name = clean(graph.path.name)
     source = folder / "float.onnx"
     copy_model(graph, source)
     command = children.python("-m", script, source, made, *words)

@@ -47,7 +47,8 @@ def main(source: str, made: str, dtype: str, samples: str, listed: str = "") -> 
 
 def _initialize(graph: Any) -> None:
     """Initializers in the place of Constant nodes: the quantizer wants its weights as such."""
-    outputs, kept = {o.name for o in graph.output}, []
+    outputs = {o.name for o in graph.output}
+    kept = []
     for node in graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if node.op_type != "Constant" or value is None or node.output[0] in outputs:

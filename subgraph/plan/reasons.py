@@ -41,7 +41,8 @@ def why_many(planner: Planner, found: Found) -> str:
 
 def _is_cut_off(planner: Planner, name: str) -> bool:
     """Does a tensor's range leave out some of its values?"""
-    form, values = planner.twin.forms.get(name), planner.trials.model.values
+    form = planner.twin.forms.get(name)
+    values = planner.trials.model.values
     if not isinstance(form, Quantized) or planner.trials.model.graph.is_weight(name):
         return False
     values.need([name], near=True)

@@ -16,7 +16,8 @@ from subgraph.plan.try_lists import try_list
 from subgraph.results.plan import KeptPlace, PlanDocument, TriedList
 from subgraph.storage import folders
 
-MODEL, LISTS = "model.onnx", "lists"
+MODEL = "model.onnx"
+LISTS = "lists"
 
 
 def save(
@@ -37,7 +38,8 @@ def save(
             planner.draft(found.levels).save(work / MODEL)
             model = (place.path / MODEL).as_posix()
         (work / LISTS).mkdir()
-        lists, tried = {}, list[TriedList]()
+        lists = {}
+        tried = list[TriedList]()
         for name in plugins.own_names("plan-lists"):
             module = plugins.load("plan-lists", name)
             kept, judged = try_list(planner, found, name, module, to)
@@ -58,7 +60,8 @@ def kept_places(planner: Planner, found: Found) -> list[KeptPlace]:
 
 
 def _kept_place(planner: Planner, k: int, level: int) -> KeptPlace:
-    graph, place = planner.trials.model.graph, planner.places[k]
+    graph = planner.trials.model.graph
+    place = planner.places[k]
     return KeptPlace(
         name=place.name,
         nodes=[graph.label(i) for i in place.nodes],

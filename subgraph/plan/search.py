@@ -64,9 +64,11 @@ def smallest(order: Sequence[int], accepts: Accepts) -> Found:
 
 def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]:
     """The shortest prefix that is accepted, behind places that turn out to matter more than those before them."""
-    first, rest = list[int](), list(order)
+    first = list[int]()
+    rest = list(order)
     while True:
-        refused, accepted = -1, len(rest)
+        refused = -1
+        accepted = len(rest)
         while accepted - refused > 1:
             middle = (refused + accepted) // 2
             if ask([*first, *rest[:middle]]):
@@ -82,7 +84,8 @@ def _prefix(order: Sequence[int], ask: Callable[[list[int]], bool]) -> list[int]
 
 def _give_back(kept: list[int], ask: Callable[[list[int]], bool]) -> None:
     """Until each was asked about alone, with all the others kept."""
-    size, before = max(1, len(kept) // SHARE), len(kept) + 1
+    size = max(1, len(kept) // SHARE)
+    before = len(kept) + 1
     while len(kept) < before:
         before = end = len(kept)
         while end > 0:

@@ -39,14 +39,16 @@ def try_list(
     narrowest = planner.kept_nodes(found.kept)
     if not to or not hasattr(module, "apply") or not module.is_usable(to):
         return narrowest, None
-    model, deadline = planner.trials.model, planner.trials.model.reference.deadline
+    model = planner.trials.model
+    deadline = planner.trials.model.reference.deadline
 
     def convert(listed: Path, folder: Path) -> Path:
         path: Path = module.apply(model.graph, model.values.records, to, listed, folder, deadline)
         return path
 
     first: TriedList | None = None
-    wider, rounds = narrowest, 0
+    wider = narrowest
+    rounds = 0
     try:
         for _ in range(MAX_RUNS):
             listed = _judge(planner, tool, module, wider, convert)

@@ -201,7 +201,9 @@ class _Judging:
         return max(rows, key=lambda row: (row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()))
 
     def _judge_in_place(self, match: TensorMatch, sample: MatchedSample) -> TensorRow:
-        name, k, reference = match.tensor, sample.k, sample.reference(match.tensor)
+        name = match.tensor
+        k = sample.k
+        reference = sample.reference(match.tensor)
         if reference is None:
             return TensorRow(match, why="it is not a tensor")
         value, remark = match.compared(reference)
@@ -322,7 +324,8 @@ class _Judging:
 
     def _isolated_as(self, samples: Sequence[MatchedSample], name: str, meant: str) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
-        judge, region = self.judge, self._above(meant, samples)
+        judge = self.judge
+        region = self._above(meant, samples)
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in judge.model.values.records]

@@ -63,7 +63,8 @@ class RecordedValues:
 
         Raises UsageError: one was not recorded; says which, and where a cut could start instead.
         """
-        graph, matches = self.judge.model.graph, self.matched[k].matches
+        graph = self.judge.model.graph
+        matches = self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
             wider = regions.above_until(graph, lacking, lambda n: n in matches)
@@ -79,7 +80,8 @@ class RecordedValues:
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder/<k>`, with absolute paths."""
-        graph, out = self.judge.model.graph, []
+        graph = self.judge.model.graph
+        out = []
         for k, m in enumerate(self.matched[: len(self.samples)]):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in m.matches]
             capture_tensors(self.judge.model, names)

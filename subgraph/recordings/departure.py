@@ -58,7 +58,8 @@ def to_narrow(comparisons: Sequence[RunComparison]) -> RunComparison:
 
 def _departure(earlier: Sequence[RunComparison], last: RunComparison) -> Departure | None:
     """Where a recording departs from those before it."""
-    graph, names = last.judge.model.graph, [c.run.name for c in earlier]
+    graph = last.judge.model.graph
+    names = [c.run.name for c in earlier]
     for name in last.failing:
         row = last.rows[name]
         if row.beside is not None and row.beside.status is not Status.FAIL:
@@ -117,7 +118,8 @@ def _drift(comparison: RunComparison, others: Sequence[RunComparison]) -> str:
             continue
         step, own = (_error(judged) for judged in (row.beside, rows[row.before][tensor].in_place))
         if own > SHOWN and step > MUCH_FARTHER * own:
-            name, claim = comparison.run.name, comparison.run.precision
+            name = comparison.run.name
+            claim = comparison.run.precision
             moves = f"but {name} moves away from {row.before} at {tensor}, by {step:.1e} of its scale"
             return f"{moves}, which {claim} explains as well as a fault"
     return ""

@@ -38,7 +38,8 @@ def document(
         names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
     rows = [_row(judge.model, comparisons, name) for name in names]
     complete = stopped or len(names) == len(judge.model.tensors())
-    code, found = exit_code(comparisons), departures(comparisons)
+    code = exit_code(comparisons)
+    found = departures(comparisons)
     recordings = [_summary(judge, c, complete) for c in comparisons]
     unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
@@ -78,7 +79,8 @@ def exit_code(comparisons: Sequence[RunComparison]) -> int:
 def _summary(judge: Judge, comparison: RunComparison, complete: bool) -> RunSummary:
     intervals = find_intervals(comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
-    run, recorded = comparison.run, comparison.run.recording
+    run = comparison.run
+    recorded = comparison.run.recording
     failing = comparison.failing
     first_bad = first.first_bad[0] if first else next(iter(failing), None)
     status = comparison.status
@@ -127,7 +129,8 @@ def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
 
 
 def _row(model: ReferenceModel, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
-    graph, i = model.graph, model.graph.maker[name]
+    graph = model.graph
+    i = model.graph.maker[name]
     runs = [_recorded(c.rows.get(name)) for c in comparisons]
     odd = outlier(comparisons, name) or None
     return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source(graph, i))
@@ -136,7 +139,8 @@ def _row(model: ReferenceModel, comparisons: Sequence[RunComparison], name: str)
 def _recorded(row: TensorRow | None) -> RecordedTensor | None:
     if row is None:
         return None
-    match, entry = row.match, row.match.entry
+    match = row.match
+    entry = row.match.entry
     return RecordedTensor(
         entry.file, entry.name, match.how, match.note, row.in_place, row.alone, row.before, row.beside, row.why
     )

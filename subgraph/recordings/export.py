@@ -53,7 +53,8 @@ class Forms:
         if form.scale or "float" not in dtype or "int" not in form.dtype or name not in self.scales:
             return form
         scale, stored = self.scales[name]
-        wanted, known = np.iinfo(np_dtype(form.dtype)), np.iinfo(np_dtype(stored))
+        wanted = np.iinfo(np_dtype(form.dtype))
+        known = np.iinfo(np_dtype(stored))
         if len(scale.step) > 1 or wanted.bits != known.bits:
             return form
         return replace(form, scale=Scale(scale.step, (scale.zero[0] + int(wanted.min) - int(known.min),)))
@@ -61,7 +62,8 @@ class Forms:
 
 def scales_in(graph: Graph) -> dict[str, tuple[Scale, str]]:
     """Real tensor -> scale and element type of its codes, where a model quantizes it or dequantizes to it."""
-    scales, specs = scales_of(graph), recording.hints_of(graph).specs
+    scales = scales_of(graph)
+    specs = recording.hints_of(graph).specs
     known = ((real, code) for real, code in codes(graph).items() if code in scales and code in specs)
     return {real: (scales[code], specs[code].dtype) for real, code in known if "int" in specs[code].dtype}
 
@@ -229,7 +231,9 @@ def _items(folder: Path, manifest: dict[str, Any]) -> Iterator[tuple[str, DumpEn
         for f in (f for stored in tensor["samples"] for f in stored["files"] if f["format"] == "npy"):
             yield "npy", _entry(folder, tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW")
     for f in manifest.get("exported", ()):
-        dtype, shape, layout = f["dtype"], tuple(f["shape"]), f["layout"] or "NCHW"
+        dtype = f["dtype"]
+        shape = tuple(f["shape"])
+        layout = f["layout"] or "NCHW"
         entry = _entry(folder, f["name"], f["file"], f["format"], dtype, shape, layout)
         scale = Scale((float(f["scale"]),), (int(f["zero_point"]),)) if "scale" in f else None
         yield f["format"], replace(entry, scale=scale, original_shape=tuple(f.get("original_shape", ())) or None)
@@ -244,7 +248,9 @@ def _entry(
 
 def _load(folder: Path, record: Record, format: str) -> Array:
     """The array of a listed file; InputError if the file is missing, damaged or of another size."""
-    path, dtype, shape = folder / record.files[0], record.dtype, record.shapes[0]
+    path = folder / record.files[0]
+    dtype = record.dtype
+    shape = record.shapes[0]
     if not path.is_file():
         raise InputError(f"no file {path}", "it is listed in the manifest beside it", code="file.not-found")
     if format == "npy":
@@ -281,7 +287,8 @@ def _export(
         return
     form = forms.of(entry.name, entry.dtype)
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
-    stored, scale = entry.load(), form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)
+    stored = entry.load()
+    scale = form.scale or (entry.scale if form.dtype in ("", entry.dtype) else None)
     real = entry.scale.dequantize(stored) if entry.scale and ("float" in form.dtype or form.scale) else stored
     array, loss, layout = convert(real, form, entry.layout or opposite, entry.original_shape)
     dtype = form.dtype or entry.dtype

@@ -56,7 +56,8 @@ def find_intervals(comparison: RunComparison, weights: Mapping[int, float] | Non
     with those before. Else it is a witness: if two regions that share nodes both fail, the shared nodes are suspect.
     `weights`: of nodes, from other sources. Complexity: linear in the model for each tensor that is wrong.
     """
-    graph, rows = comparison.judge.model.graph, comparison.rows
+    graph = comparison.judge.model.graph
+    rows = comparison.rows
     behind = _behind_bad(comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].alone]
     above = {n: regions.above_until(graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}

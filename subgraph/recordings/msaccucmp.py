@@ -282,7 +282,8 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
 
 def accuracy_rows(model: ReferenceModel, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
     """The inputs of the model, the tensors `names` in order, then the entries that hold no tensor of the model."""
-    graph, records = model.graph, model.values.records[0]
+    graph = model.graph
+    records = model.values.records[0]
     table: list[AccuracyRow] = []
     for name, row in comparison.inputs.items():
         table.append(_recorded(len(table), "Data", name, row, records.get(name), graph))

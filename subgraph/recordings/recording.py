@@ -85,7 +85,8 @@ def _scopes(entry: DumpEntry, written: WrittenNames) -> list[str]:
 
 def _below(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
     """The entry with its folder in its name, if that is a part of tensors' names."""
-    outer, name = entry.side, entry.tensor
+    outer = entry.side
+    name = entry.tensor
     while name and outer in scopes:
         outer, _, last = outer.rpartition("/")
         name = f"{last}/{name}"
@@ -127,7 +128,8 @@ def _entries(module: ModuleType, files: Files, hints: DumpHints) -> tuple[DumpEn
     Raises:
         InputError: most are damaged, or one that lists the others.
     """
-    left, lost = files, list[DumpEntry]()
+    left = files
+    lost = list[DumpEntry]()
     while True:
         try:
             return (*module.entries(left, hints), *lost)

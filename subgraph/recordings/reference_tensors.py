@@ -30,7 +30,8 @@ def capture_tensors(model: ReferenceModel, names: Iterable[str]) -> None:
     for name, size in tensor_sizes(model, lacking) if lacking else ():
         if batch and size > room:
             model.values.need(batch, near=True)
-            batch, room = [], CAPTURE_BYTES
+            batch = []
+            room = CAPTURE_BYTES
         batch.append(name)
         room -= size
     model.values.need(batch, near=True)
@@ -71,7 +72,8 @@ def displaced(reference: Array, before: Array, after: Array) -> Array:
     So two recordings are compared by the same rounding noise as each of them with the reference. Where both are the
     same, NaN and infinities too, nothing moves.
     """
-    old, new = before.astype(np.float64), after.astype(np.float64)
+    old = before.astype(np.float64)
+    new = after.astype(np.float64)
     scale, own = (np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, reference.astype(np.float64)))
     same = (old == new) | (np.isnan(old) & np.isnan(new))
     with np.errstate(all="ignore"):

@@ -48,7 +48,8 @@ def document(
 def _finding(
     model: ReferenceModel, comparison: RunComparison, interval: Interval, troubles: Mapping[int, str]
 ) -> IntervalFinding:
-    graph, nodes = model.graph, interval.region.nodes
+    graph = model.graph
+    nodes = interval.region.nodes
     in_place = comparison.rows[interval.first_bad[0]].in_place
     return IntervalFinding(
         signature=in_place.signature if in_place else None,
@@ -103,7 +104,8 @@ def _write_case(
     model: ReferenceModel, comparison: RunComparison, interval: Interval, place: ResultPlace, feeding: Feeding
 ) -> bool:
     """The case of one interval, with the recorded outputs as the candidate's; False where it cannot be cut."""
-    graph, region = model.graph, interval.region
+    graph = model.graph
+    region = interval.region
     fed = replace(feeding, inputs=tuple(Path(word.rpartition("=")[2]).name for word in feeding.inputs))
     request = CaseRequest.of_nodes(graph, region.nodes, fed, freeze=model.freeze)
     if not evidence.add_case(graph, region, request, place, model.reference, model.values):

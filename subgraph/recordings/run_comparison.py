@@ -180,7 +180,8 @@ class RunComparison:
             kinds = ", ".join(f"{n} {end}" for end, n in run.recording.left_out.items())
             yield f"files of other kinds were left out: {kinds}"
         if unread := self.left_out(Reason.UNREADABLE):
-            first, files = unread[0], sum(len(sample) for sample in run.samples)
+            first = unread[0]
+            files = sum(len(sample) for sample in run.samples)
             why = first.why if first.entry.file in first.why else f"{first.entry.file}: {first.why}"
             yield f"{len(unread)} of {files} recorded tensors could not be read: {why}"
 
@@ -210,7 +211,8 @@ def _find_exchanged(holds: Mapping[str, str]) -> list[list[str]]:
     """
     found: list[list[str]] = []
     for start in holds:
-        circle, name = [start], holds[start]
+        circle = [start]
+        name = holds[start]
         while name in holds and name not in circle:
             circle.append(name)
             name = holds[name]

@@ -153,7 +153,8 @@ def _unrounded(graph: Graph, run: RecordedRun) -> dict[str, str]:
     """Casts to a narrow type that the module has not from which the model was exported; none of another recording."""
     if run.recording is None or not is_of_module(run.recording.folder):
         return {}
-    written, entries = WrittenNames(graph.maker, run.plain), dict[str, DumpEntry]()
+    written = WrittenNames(graph.maker, run.plain)
+    entries = dict[str, DumpEntry]()
     for entry in (e for sample in run.samples for e in sample):
         entries |= dict.fromkeys(written.meant_by(entry), entry)
     return find_unrounded(graph, entries, lambda name: entries[name].read())
@@ -408,7 +409,8 @@ def _declared(entry: DumpEntry, graph: Graph, name: str, channels_last: bool) ->
         ways = alignments(array.shape, shape, entry.guessed, channels_last) if shape is not None else ()
         way = next(iter(ways), None)
         if way is None:
-            have, want = shape_text(array.shape), shape_text(tuple(dims))
+            have = shape_text(array.shape)
+            want = shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
             raise InputError(what, "name what the device was fed with -i", code="recording.wrong-shape")
         array = way.apply(array)

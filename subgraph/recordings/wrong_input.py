@@ -33,7 +33,8 @@ FIRST = 8  # tensors behind an input, among which entries of unknown names are l
 
 def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
     """The recorded tensors behind an input that are computed from it through none that is recorded."""
-    found, seen = [], set[int]()
+    found = []
+    seen = set[int]()
     stack = list(graph.readers.get(name, ()))
     while stack:
         i = stack.pop()
@@ -55,7 +56,8 @@ def find_misread_input(judge: Judge, run: RecordedRun, compared: RunComparison |
 
     Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
     """
-    graph, end = judge.model.graph, time.monotonic() + MAX_SECONDS
+    graph = judge.model.graph
+    end = time.monotonic() + MAX_SECONDS
     best: tuple[float, MisreadInput | None] = math.inf, None
     rows = compared.rows if compared else {}
     matches = {n: match for n, match in compared.matched[0].matches.items() if n in rows} if compared else {}

@@ -140,13 +140,15 @@ def _and(labels: Sequence[str], quoted: Quoted) -> str:
 
 def region(nodes_and_ops: Document, quoted: Quoted = str) -> str:
     """`/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
-    nodes, ops = nodes_and_ops["nodes"], list(dict.fromkeys(nodes_and_ops["ops"]))
+    nodes = nodes_and_ops["nodes"]
+    ops = list(dict.fromkeys(nodes_and_ops["ops"]))
     return f"{listed(nodes, quoted)} ({listed(ops, quoted)})" if nodes else "the whole model"
 
 
 def title(finding: Document, quoted: Quoted = str) -> str:
     """A finding in one line, without its numbers."""
-    kind, over = finding["kind"], f" over {region(finding, quoted)}; no part of it explains more than others"
+    kind = finding["kind"]
+    over = f" over {region(finding, quoted)}; no part of it explains more than others"
     if kind == "accumulated":
         return f"the error accumulates{'; no region alone explains it' if finding['contributors'] else over}"
     if kind == "flaky":
@@ -204,7 +206,8 @@ def _stated(about: Document, name: str) -> Any:
 
 def headline(document: Document, quoted: Quoted = str) -> str:
     """The verdict on the whole document in one line: right, wrong, flaky or unresolved, and of how many nodes."""
-    findings, why = document["findings"], document["whole"]["why"]
+    findings = document["findings"]
+    why = document["whole"]["why"]
     if document["agree"]:
         claimed = document["outcome"] == "claimed"
         right = f"right within {document['candidate']['precision']} rounding" if claimed else "right"
@@ -247,7 +250,8 @@ def _rounding(document: Document, quoted: Quoted) -> str:
 def _agreeing(document: Document, quoted: Quoted) -> str:
     """`outputs agree; intermediate tensors were not checked`: what was compared, all of which agrees."""
     looked_at = document.get("looked_at") or {}  # documents of before have none
-    inner, within = looked_at.get("inner"), looked_at.get("within")
+    inner = looked_at.get("inner")
+    within = looked_at.get("within")
     where = f", and {quoted(within)} alone" if within else ""
     mute = "".join(f"; this input tells nothing about '{quoted(name)}'" for name in document["whole"].get("mute") or ())
     if inner is None:
@@ -261,7 +265,8 @@ def _agreeing(document: Document, quoted: Quoted) -> str:
 def _verdict(document: Document, quoted: Quoted) -> str:
     """The verdict that the first finding leads to: `wrong: 2 of 27 nodes: a, b (Pad, MaxPool)`."""
     finding = document["findings"][0]
-    kind, wrong = finding["kind"], document["whole"]["status"] == "fail"
+    kind = finding["kind"]
+    wrong = document["whole"]["status"] == "fail"
     if kind == "unresolved":
         return f"wrong, cause not found: {quoted(finding['reason'])}" if wrong else title(finding, quoted)
     if kind == "flaky":
@@ -406,7 +411,8 @@ def innermost(finding: Document) -> list[Document]:
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
-    worst, verdict = finding["worst"], finding["verdict"]
+    worst = finding["worst"]
+    verdict = finding["verdict"]
     why = f": {quoted(verdict['why'])}" if verdict and verdict["why"] else ""
     if worst is None:
         return f"alone, on the reference's inputs: {word(verdict)}{why}"
@@ -456,9 +462,11 @@ def _certificate(finding: Document, quoted: Quoted) -> list[str]:
 
 
 def _growing(finding: Document, quoted: Quoted) -> list[str]:
-    growth, lines = finding["growth"], []
+    growth = finding["growth"]
+    lines = []
     if growth:
-        first, last = growth[0], growth[-1]
+        first = growth[0]
+        last = growth[-1]
         after = f"{error(last['error'])} after {last['nodes']}"
         lines.append(f"the error grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
     parts = [f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}" for c in finding["contributors"]]

@@ -161,7 +161,8 @@ def _recorded(row: Document, document: Document) -> TensorLine:
 
 
 def _tensor(row: Document, cells: Sequence[Compared]) -> TensorLine:
-    source, by = row.get("source"), row.get("computed_by") or ""
+    source = row.get("source")
+    by = row.get("computed_by") or ""
     place = source_line(source) if source else ""
     return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, place, by)
 
@@ -194,7 +195,8 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
             matched = f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')} matched"
             yield run["name"], f"missing: {run['missing']}" if run["missing"] else f"{matched}, {run['wrong']} wrong"
     else:
-        about, whole = document["candidate"], document["whole"]
+        about = document["candidate"]
+        whole = document["whole"]
         yield "candidate", " ".join(filter(None, (about["name"], about["version"], about["precision"])))
         yield "whole model", ": ".join(filter(None, (whole["status"], reason(whole))))
     yield "model", f"{document['model']['file']}, {count(document['model']['nodes'], 'node')}"
@@ -215,7 +217,8 @@ def _notes(document: Document, recorded: bool) -> list[str]:
 
 def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
     """By reason, how many entries of all recordings are not compared, and the first of their names."""
-    counts, names = Counter[str](), dict[str, list[str]]()
+    counts = Counter[str]()
+    names = dict[str, list[str]]()
     for left in (left for run in document["recordings"] for left in run.get("left_out", ())):
         counts[left["why"]] += left["count"]
         names.setdefault(left["why"], []).extend(left["names"])

@@ -10,7 +10,8 @@ from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports._compared import SCHEMAS as COMPARED
 
 SCHEMA = "subcut.bisect/1"
-SWEEP, PLAN = "subcut.sweep/1", "subcut.plan/1"
+SWEEP = "subcut.sweep/1"
+PLAN = "subcut.plan/1"
 KNOWN = (SCHEMA, *COMPARED, SWEEP, PLAN)  # schemas of documents
 
 Document = dict[str, Any]  # as `json.loads` gives it

@@ -17,7 +17,8 @@ WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
 MAX_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
-FOUND, SUSPECT = "found", "suspect"
+FOUND = "found"
+SUSPECT = "suspect"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ def whole_drawn(document: Document, rows: Sequence[JudgedTensor]) -> list[Drawin
     network = _network(document["model"].get("network"))
     if network is None:
         return []
-    drawer, findings = Drawer(network), document.get("findings", ())
+    drawer = Drawer(network)
+    findings = document.get("findings", ())
     nodes = range(len(network.ops))
     inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
     in_table = {row.index for row in rows}
@@ -115,7 +117,8 @@ def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], di
     wrong: set[int] = set()
     for step in document.get("steps", ()):
         asked = frozenset(i for i in step["indices"] if 0 <= i < nodes)
-        query, status = step.get("query"), step["status"]
+        query = step.get("query")
+        status = step["status"]
         if query == "profile":
             wrong = {row["index"] for row in document["profile"] or () if row["status"] == "fail"}
         elif status in ("fail", "minor") and asked and query in ("isolated", "rest"):

@@ -42,7 +42,8 @@ def _steps(document: Document) -> Iterator[dict[str, object]]:
 def _findings(document: Document) -> Iterator[dict[str, object]]:
     for number, finding in enumerate(document["findings"], 1):
         kept = {key: finding[key] for key in ("kind", "signature", "explains", "reproduces", "certified", "case")}
-        verdict, worst = finding["verdict"], finding["worst"]
+        verdict = finding["verdict"]
+        worst = finding["worst"]
         outcome = {"status": verdict["status"] if verdict else "", "error": worst["error"] if worst else ""}
         yield _names(finding) | kept | outcome | {
             "row": "finding", "number": number, "words": title(finding), "source": "; ".join(origins(finding)),

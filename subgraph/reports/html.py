@@ -62,7 +62,10 @@ if TYPE_CHECKING:
 
 FILE = "report.html"
 PICTURES = True  # it shows those of the worst tensors
-TEMPLATE, COMPARED, SWEPT, PLANNED = "html.jinja", "compared.jinja", "sweep.jinja", "plan.jinja"
+TEMPLATE = "html.jinja"
+COMPARED = "compared.jinja"
+SWEPT = "sweep.jinja"
+PLANNED = "plan.jinja"
 SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
 NO_PICTURES: Mapping[int, WorstTensor] = {}
 MAX_TESTS = 2000  # of a sweep, listed
@@ -200,7 +203,8 @@ def _errors(document: Document, summary: View) -> list[tuple[str, chart.Chart]]:
 
 
 def _page(template: str, title: str, shown: Document, document: Document) -> str:
-    script, markdown = _source(SCRIPT), plugins.load("reports", "md")
+    script = _source(SCRIPT)
+    markdown = plugins.load("reports", "md")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     around = {
         "page_title": title,

@@ -100,7 +100,8 @@ def _alone(document: Document) -> Iterator[ET.Element]:
 
 
 def _properties(document: Document) -> Iterator[tuple[str, str]]:
-    model, environment = document["model"], document["environment"]
+    model = document["model"]
+    environment = document["environment"]
     yield "model", f"{model['file']} sha256 {model['structure_sha256']}"
     yield from ((name, " ".join(runtime(document[name]))) for name in ("candidate", "reference"))
     yield "criterion", document["criterion"]

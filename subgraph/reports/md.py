@@ -135,7 +135,8 @@ def _reproduce(document: Document) -> list[str]:
 
 
 def _environment(document: Document) -> list[str]:
-    model, environment = document["model"], document["environment"]
+    model = document["model"]
+    environment = document["environment"]
     rows = [("model", f"{table_code(model['file'])}, {count(model['nodes'], 'node')}")]
     rows.append(("structure sha256", table_code(model["structure_sha256"])))
     for name in ("candidate", "reference"):

@@ -58,7 +58,8 @@ IN_PLACE = "in place: reading intermediate tensors makes them outputs, which may
 def render(document: Document) -> str:
     """The document as lines for a terminal."""
     shown = cleaned(document)
-    findings, whole = shown["findings"], shown["whole"]
+    findings = shown["findings"]
+    whole = shown["whole"]
     lines = [headline(shown)]
     is_in_headline = not findings and not shown["agree"]
     if not any(map(is_proven, findings)) and whole["why"] and not is_in_headline:
@@ -177,7 +178,9 @@ def compared_cell(cell: Compared) -> str:
 
 
 def _totals(document: Document, shown: View) -> list[str]:
-    rows, bad, whole = shown.lines, document["first_bad"], document["whole"]["status"]
+    rows = shown.lines
+    bad = document["first_bad"]
+    whole = document["whole"]["status"]
     if not rows:
         return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
     parts = []

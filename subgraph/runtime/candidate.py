@@ -211,7 +211,8 @@ class Candidate:
 
         Without name, origin, precision, multi, and where it runs, which change no result.
         """
-        is_command, code = self.runs_commands, self._code().files
+        is_command = self.runs_commands
+        code = self._code().files
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
         words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
         files = {word: contents(folder / word) for word in words}
@@ -263,7 +264,9 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     head, _, rest = spec.partition(":")
     forms: dict[str, str] = {}
     if m := WITH_FORMS.fullmatch(spec):
-        head, rest, forms = m[1], m[3], _options(spec, m[2], "")
+        head = m[1]
+        rest = m[3]
+        forms = _options(spec, m[2], "")
     can = capabilities(head)
     if RUN in can.commands:
         _check_command(f"candidate {clean(spec)}", RUN, rest)
@@ -353,7 +356,8 @@ def _in_environment(candidate: Candidate) -> Candidate:
         )
     if candidate.can.npm and (version := candidate.release or str(options.get("version", ""))):
         return candidate.of_release(version)
-    package, python = str(options.pop("package", candidate.package)), str(options.pop("python", ""))
+    package = str(options.pop("package", candidate.package))
+    python = str(options.pop("python", ""))
     if package and not candidate.can.variants and package != releases.package(candidate.backend)[0]:
         raise UsageError(
             f"{candidate.backend} has no other builds than its own",

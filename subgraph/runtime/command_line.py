@@ -109,7 +109,8 @@ def code_below(folders: Iterable[Path]) -> Code:
     subcut's own: its version is known."""
     found: list[Path] = []
     roots = list(dict.fromkeys(folders))
-    waiting, looked = list(roots), 0
+    waiting = list(roots)
+    looked = 0
     while waiting and looked < MAX_FOLDERS and len(found) <= MAX_FILES:
         folder = waiting.pop(0)
         looked += 1
@@ -179,7 +180,8 @@ def is_users(name: str) -> bool:
 
 def place_of(error: BaseException) -> str:
     """` (FILE, line N)`: where the user's own code was last when it raised; "" if it was not there."""
-    traceback, place = error.__traceback__, ""
+    traceback = error.__traceback__
+    place = ""
     while traceback:
         file = traceback.tb_frame.f_code.co_filename
         place = f" ({Path(file).name}, line {traceback.tb_lineno})" if is_users(file) else place

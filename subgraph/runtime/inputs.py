@@ -248,7 +248,8 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
 
 def _distinct(labels: Sequence[str]) -> list[str]:
     """The labels, with ~2, ~3 … behind those that occurred before."""
-    taken, counts = set(labels), Counter[str]()
+    taken = set(labels)
+    counts = Counter[str]()
     distinct: list[str] = []
     for label in labels:
         counts[label] += 1
@@ -427,7 +428,8 @@ def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[s
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
     """The number of rows of the smallest table that this integer input indexes, and why; (None, "") if none."""
     tables: list[tuple[int, str]] = []
-    seen, stack = {name}, [name]
+    seen = {name}
+    stack = [name]
     unknown = ""  # a node that indexes a table of unknown size
     while stack:
         tensor = stack.pop()

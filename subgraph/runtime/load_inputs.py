@@ -59,7 +59,8 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, InputOrigin
     feeds: dict[str, Value] = {}
     origins: dict[str, InputOrigin] = {}
     computed = InputOrigin(OriginKind.COMPUTED, sample.origin) if sample.origin else None
-    stems, needed = inputs_by_stem(sample.names), {spec.name: spec for spec in sample.specs}
+    stems = inputs_by_stem(sample.names)
+    needed = {spec.name: spec for spec in sample.specs}
     for name, file in sample.files:
         if file == NOTHING and name in needed:
             feeds[name] = [] if needed[name].form == "sequence" else None
@@ -94,7 +95,8 @@ def _range(value: Value) -> tuple[float, float] | None:
     """The least and the greatest of some floats that are all finite."""
     if value is None or isinstance(value, list) or _kind(value.dtype) != "f" or not value.size:
         return None
-    low, high = float(value.min()), float(value.max())
+    low = float(value.min())
+    high = float(value.max())
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -494,7 +496,8 @@ def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
     """
     import numpy as np
 
-    source, target = _kind(array.dtype), _kind(dtype)
+    source = _kind(array.dtype)
+    target = _kind(dtype)
     if source not in "biuf" or target not in "biuf" or (source == "f" and target != "f"):
         return None
     with np.errstate(all="ignore"):

@@ -134,7 +134,8 @@ class Reference:
     ) -> None:
         """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process when a model has ended
         the last one, and models that were loaded in that one are lost."""
-        self.backend, self.limit = backend, limit
+        self.backend = backend
+        self.limit = limit
         self.fixed = bool(capabilities(backend).reference)
         self.options = {**fixed_options(backend), **(options or {})}
         self.exceeded = False
@@ -229,7 +230,9 @@ class Reference:
             may_restart = self._restart or self.limit or self._stretched or self._worker.is_late
             if may_restart and not self._worker.alive:
                 self._worker.close()
-                self._worker, self._held, self.ancestors = self._started(), None, None
+                self._worker = self._started()
+                self._held = None
+                self.ancestors = None
             with self._within_memory():
                 self._worker.load(key, model, options)
 

@@ -118,7 +118,8 @@ class ReferenceValues:
             self._keep(k, captured.tensors, into / str(k))
 
     def _run_again(self, names: Sequence[str], into: Path, near: bool) -> None:
-        graph, made = self.graph, [n for n in names if n in self.graph.maker]
+        graph = self.graph
+        made = [n for n in names if n in self.graph.maker]
         nodes = self._nodes_after_stored(made) if near else graph.ancestors(graph.maker[n] for n in made)
         stored_random = {i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])}
         above = region.of_nodes(graph, nodes - stored_random, [(n,) for n in made], keep_random=True)
@@ -135,7 +136,8 @@ class ReferenceValues:
 
     def _nodes_after_stored(self, names: Sequence[str]) -> set[int]:
         """The nodes that compute these tensors from tensors with values."""
-        graph, stored = self.graph, self.records[0]
+        graph = self.graph
+        stored = self.records[0]
         nodes: set[int] = set()
         stack = [graph.maker[n] for n in names]
         while stack:

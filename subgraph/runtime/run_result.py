@@ -238,7 +238,8 @@ def _run_model(worker: Worker, job: Job) -> RunResult:
         raise
     except SubcutError as e:
         return RunResult(failure=_failure(e, worker, build, 0.0), build=build)
-    first, later = _run_pass(worker, job, build), list[RunResult]()
+    first = _run_pass(worker, job, build)
+    later = list[RunResult]()
     with suppress(OutOfTime):  # what is known of the first pass stays known
         while not (first, *later)[-1].failure and len(later) + 1 < job.passes:
             later.append(_run_pass(worker, job, build, len(later) + 2, first.tensors))
@@ -249,7 +250,8 @@ def _run_pass(
     worker: Worker, job: Job, build: float, number: int = 1, first: Sequence[Mapping[str, Record]] = ()
 ) -> RunResult:
     """Run each sample once. A later pass keeps the files that the first one wrote, where it gives the same bits."""
-    seconds, runs = 0.0, []
+    seconds = 0.0
+    runs = []
     prefix = f"p{number - 1}-" if first else ""  # of the files' names
     try:
         for k, sample in enumerate(job.feeds):
@@ -314,6 +316,7 @@ def _merged(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> R
     for group, part in parts:
         for place, k in enumerate(group):
             tensors[k], others[k] = part.tensors[place], part.others[place]
-    build, run = sum(part.build for _, part in parts), sum(part.run for _, part in parts)
+    build = sum(part.build for _, part in parts)
+    run = sum(part.run for _, part in parts)
     made = min((part.made for _, part in parts), default=0.0)
     return RunResult(tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts), made)

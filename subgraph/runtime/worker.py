@@ -75,7 +75,8 @@ class Worker:
         self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None,
         bounded: int | None = None, python: Path | None = None,
     ) -> None:  # fmt: skip
-        self.timeout, self.memory = timeout, memory
+        self.timeout = timeout
+        self.memory = memory
         self.deadline = Deadline()  # of all requests
         self.is_late = False  # it was ended at the deadline
         self._word = os.urandom(WORD_BYTES).hex().encode()
@@ -214,7 +215,8 @@ class Worker:
             WorkerDied: code of the backend has written into the pipe. RuntimeError: `worker_main` and this module do
                 not agree about the form of a reply, which says nothing about a candidate.
         """
-        line, expected = self._read_line(do, limit), seal(self._word, self._replies)
+        line = self._read_line(do, limit)
+        expected = seal(self._word, self._replies)
         self._replies += 1
         try:
             document = json.loads(line.removeprefix(expected))
@@ -386,7 +388,8 @@ def _import_path(python: Path | None, scratch: str) -> str:
         folder = Path(scratch, "import")
         releases.lend(folder, python)
         return str(folder)
-    own, users = str(HOME.resolve().parent), os.environ.get("PYTHONPATH")
+    own = str(HOME.resolve().parent)
+    users = os.environ.get("PYTHONPATH")
     return f"{own}{os.pathsep}{users}" if users else own
 
 

@@ -85,7 +85,8 @@ def _exit_if_forked(process: int) -> None:
 
 def _take_pipes() -> tuple[int, io.BufferedWriter]:
     """Move the two pipes to other descriptors; a backend and its children read nothing and print to standard error."""
-    requests, replies = os.dup(0), os.fdopen(os.dup(1), "wb")
+    requests = os.dup(0)
+    replies = os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -326,7 +327,8 @@ class Server:
         """
         from subgraph.storage import tensors
 
-        folder, run = Path(into), self.models[key]
+        folder = Path(into)
+        run = self.models[key]
         origins: dict[str, InputOrigin] = {}
         if sample is not None:
             from subgraph.runtime import load_inputs  # 10 ms, for the reference only

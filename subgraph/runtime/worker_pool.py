@@ -46,7 +46,8 @@ class Cancel:
     def set(self) -> None:
         """End the run."""
         with self._lock:
-            self.is_set, end = True, self._end
+            self.is_set = True
+            end = self._end
         if end:
             end()
 

@@ -148,7 +148,8 @@ def acquit(progress: Progress) -> Search[None]:
 
 def _off_everywhere(progress: Progress) -> Search[bool]:
     """Is nearly every item off? Then the last culprit stands for all, and no other one is looked for."""
-    state, last = progress.state, progress.findings[-1]
+    state = progress.state
+    last = progress.findings[-1]
     culprits = [f.items for f in progress.findings if f.kind is FindingKind.CULPRIT and f.signature in NUMBERS]
     if last.items not in culprits:
         return False
@@ -211,7 +212,8 @@ def _from_profile(progress: Progress) -> Search[Found]:
 
 def _everywhere(progress: Progress) -> Search[Found]:
     """Is so much wrong that the reason is the precision that the candidate claims, or an error that accumulates?"""
-    state, shown = progress.state, progress.profile
+    state = progress.state
+    shown = progress.profile
     everywhere = shown is not None and shown.everywhere and state.signature is not None and not progress.findings
     if state.signature is not Signature.PRECISION and not everywhere:
         return None
@@ -222,7 +224,8 @@ def _everywhere(progress: Progress) -> Search[Found]:
 
 def _by_halving(progress: Progress) -> Search[Found]:
     """The shortest end of the scope that halving finds, and its beginning."""
-    state, scope = progress.state, progress.scope
+    state = progress.state
+    scope = progress.scope
     begin, end = yield from halve.halve(state, scope, min(progress.searched, len(scope) - 1))
     start = yield from gallop.back(state, scope, end, begin)
     return scope[begin if start is None else start : end]
@@ -235,7 +238,8 @@ MEANS: tuple[Callable[[Progress], Search[Found]], ...] = (_from_profile, _everyw
 def _follow_profile(progress: Progress) -> Search[Items | None]:
     """A failing region that ends at an item that is wrong in place; or such an item that fails alone and accounts for
     what it gives there."""
-    state, failing = progress.state, []
+    state = progress.state
+    failing = []
     while progress.hints:
         last = progress.hints[0]
         status = yield from state.region(Purpose.GALLOP, (last,))
@@ -272,8 +276,11 @@ def _peel(progress: Progress, region: Items, alike: Items) -> Search[bool]:
 
 def _rest_fails(progress: Progress) -> Search[bool]:
     """Does what is left without the culprits fail? Then it is the target from now on."""
-    state, region, scope = progress.state, progress.unconfirmed, progress.scope
-    progress.unconfirmed, progress.rest = (), Rest.UNKNOWN
+    state = progress.state
+    region = progress.unconfirmed
+    scope = progress.scope
+    progress.unconfirmed = ()
+    progress.rest = Rest.UNKNOWN
     for rest in _rests(state, scope, region):
         answer = yield from state.tail(Purpose.TAIL, rest)
         if answer.status is Status.AGREE:
@@ -324,7 +331,8 @@ def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search
     progress.scope = progress.base = state.suspect = rest
     progress.rest = Rest.FAILS
     if state.signature is not None:
-        state.target, state.signature = rest, signature
+        state.target = rest
+        state.signature = signature
     state.estimated_runs = len(rest).bit_length() + 2
     if progress.profile_led or progress.profile is None:
         yield from progress.take_profile()
@@ -356,7 +364,8 @@ def _suspect_same_kind(progress: Progress, region: Items) -> None:
 def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
     """The other items of the kind of one that is refused, if there are several and one more is refused: they are not
     asked one by one."""
-    state, alike = progress.state, _of_kind(progress, region)
+    state = progress.state
+    alike = _of_kind(progress, region)
     if state.signature is not Signature.REFUSED or len(alike) < MIN_ALIKE:
         return ()
     refused = yield from state.region(Purpose.CONFIRM, (alike[-1],))

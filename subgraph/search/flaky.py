@@ -16,7 +16,8 @@ KEPT_RATE = 0.8  # of the whole's rate, that a region must reach to account for 
 
 def careful_rate(failed: int, runs: int) -> float:
     """Mean of the posterior (uniform prior) less one standard deviation, at least `MIN_RATE`."""
-    a, b = failed + 1, runs - failed + 1
+    a = failed + 1
+    b = runs - failed + 1
     mean = a / (a + b)
     deviation = math.sqrt(mean * (1 - mean) / (a + b + 1))
     return max(MIN_RATE, mean - deviation)
@@ -35,7 +36,8 @@ def wilson(failed: int, runs: int, z: float = WILSON_Z) -> tuple[float, float]:
     """Confidence interval of a rate (Wilson 1927): lower and upper bound."""
     if not runs:
         return 0.0, 1.0
-    rate, z2 = failed / runs, z * z
+    rate = failed / runs
+    z2 = z * z
     middle = rate + z2 / (2 * runs)
     half = z * math.sqrt(rate * (1 - rate) / runs + z2 / (4 * runs * runs))
     return max(0.0, (middle - half) / (1 + z2 / runs)), min(1.0, (middle + half) / (1 + z2 / runs))

@@ -42,7 +42,8 @@ def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
     for start in reversed(inside):
         if start in seen:
             continue
-        component, stack = {start}, [start]
+        component = {start}
+        stack = [start]
         while stack:
             for j in adjacent[stack.pop()]:
                 if j not in component:
@@ -54,7 +55,9 @@ def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
 
 def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
     """Items above `last`, by decreasing distance to `last`, then in their order. O(its edges)."""
-    inside, distance, level = set(items), {last: 0}, [last]
+    inside = set(items)
+    distance = {last: 0}
+    level = [last]
     while level:
         level = [
             p
@@ -68,7 +71,9 @@ def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
 
 def above(parents: Parents, items: Iterable[int], last: int) -> set[int]:
     """The items of a region on which `last` depends, itself included. O(its edges)."""
-    inside, ancestors, stack = set(items), {last}, [last]
+    inside = set(items)
+    ancestors = {last}
+    stack = [last]
     while stack:
         for p in parents[stack.pop()]:
             if p in inside and p not in ancestors:

@@ -351,7 +351,9 @@ class SearchState:
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
         """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
-        inside, budget, supersets = set(region), _AGREED_ITEMS, []
+        inside = set(region)
+        budget = _AGREED_ITEMS
+        supersets = []
         for agreed in self.agreed:
             budget -= len(agreed)
             if budget < 0:

@@ -71,7 +71,10 @@ def _alike(n: int) -> list[float]:
 
 
 def _narrow(state: SearchState) -> Search[Findings]:
-    settings, progress, stopped, budget_spent = state.settings, None, "", False
+    settings = state.settings
+    progress = None
+    stopped = ""
+    budget_spent = False
     within = None if settings.within is None else set(settings.within)
     scope = tuple(k for k in range(state.n) if within is None or k in within)
     try:
@@ -95,14 +98,17 @@ def _narrow(state: SearchState) -> Search[Findings]:
             else:
                 stopped = "the candidate keeps contradicting itself"
     except SearchStopped as e:
-        stopped, budget_spent = str(e), isinstance(e, BudgetSpent)
+        stopped = str(e)
+        budget_spent = isinstance(e, BudgetSpent)
     return replace(_findings(state, progress, stopped), budget_spent=budget_spent)
 
 
 def _search_scope(progress: Progress) -> Search[None]:
     """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is wanted."""
-    state, scope = progress.state, progress.scope
-    settings, state.suspect = state.settings, scope
+    state = progress.state
+    scope = progress.scope
+    settings = state.settings
+    state.suspect = scope
     if not scope:
         return
     fails = state.signature is not None
@@ -112,7 +118,8 @@ def _search_scope(progress: Progress) -> Search[None]:
         if outcome is RegionOutcome.UNRESOLVED:
             return
         if outcome is RegionOutcome.AGREE:
-            progress.rest, progress.elsewhere = Rest.AGREES, True
+            progress.rest = Rest.AGREES
+            progress.elsewhere = True
         if outcome is RegionOutcome.MINOR:  # it fails, and explains little of the whole: its own error is looked for
             tail = yield from state.tail(Purpose.TAIL, scope)
             state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
@@ -128,10 +135,12 @@ def _search_scope(progress: Progress) -> Search[None]:
 
 
 def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Findings:
-    whole, complete = state.whole, progress is not None and progress.rest is Rest.AGREES
+    whole = state.whole
+    complete = progress is not None and progress.rest is Rest.AGREES
     findings = list(progress.findings) if progress else []
     ends = partial(Findings, counts=state.counts, stopped=stopped, notes=tuple(state.notes))
-    suspects, unresolved = state.suspect or tuple(range(state.n)), _smallest(state.unresolved)
+    suspects = state.suspect or tuple(range(state.n))
+    unresolved = _smallest(state.unresolved)
     if whole.signature is None and not findings:
         if stopped or not whole.agrees or not (progress is None or complete):
             why = stopped or (

@@ -206,7 +206,8 @@ def convert(
 
     `shape`: in NCHW, of an array in a blocked layout.
     """
-    dtype, loss = tensor_format.dtype, None
+    dtype = tensor_format.dtype
+    loss = None
     if dtype and array.dtype != tensors.np_dtype(dtype):
         if array.dtype == object:
             raise UsageError("texts cannot be converted to numbers", "leave --dtype out", code="export.not-numbers")
@@ -227,11 +228,13 @@ def _cast(array: Array, dtype: str, scale: Scale | None) -> tuple[Array, Loss]:
     finite = np.isfinite(wide)
     with np.errstate(all="ignore"):
         if dtype == "bool":
-            out, over = wide != 0, np.zeros(array.shape, bool)
+            out = wide != 0
+            over = np.zeros(array.shape, bool)
         elif "int" in dtype:
             out, over = _to_integers(scale.steps(wide) if scale else array, dtype)
         else:
-            out, over = array.astype(wanted), _beyond(wide, dtype)
+            out = array.astype(wanted)
+            over = _beyond(wide, dtype)
         back = scale.dequantize(out).astype(wide.dtype) if scale else out.astype(wide.dtype)
     over = finite & (over | ~np.isfinite(back))
     counted = finite & ~over
@@ -255,10 +258,13 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     bits = dtypes.bits_of(dtype)
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if array.dtype.kind in "iu":
-        over, under, whole = array > high, array < low, array
+        over = array > high
+        under = array < low
+        whole = array
     else:
         rounded = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-        over, under = rounded >= float(high + 1), rounded < float(low)
+        over = rounded >= float(high + 1)
+        under = rounded < float(low)
         whole = np.where(over | under, 0, rounded)
     out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
     out[over], out[under] = high, low

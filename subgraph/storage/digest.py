@@ -29,19 +29,26 @@ def _framed(part: Part) -> bytes:
     """Kind, length and bytes, so that it is unambiguous where one part ends and the next begins."""
     match part:
         case None | bool():
-            kind, data = "n", str(part).encode()
+            kind = "n"
+            data = str(part).encode()
         case int():
-            kind, data = "i", hex(part).encode()
+            kind = "i"
+            data = hex(part).encode()
         case float():
-            kind, data = "f", struct.pack(">d", part)
+            kind = "f"
+            data = struct.pack(">d", part)
         case str():
-            kind, data = "s", part.encode(errors="surrogatepass")
+            kind = "s"
+            data = part.encode(errors="surrogatepass")
         case bytes():
-            kind, data = "b", part
+            kind = "b"
+            data = part
         case Mapping():
-            kind, data = "m", b"".join(sorted(_framed(k) + _framed(v) for k, v in part.items()))
+            kind = "m"
+            data = b"".join(sorted(_framed(k) + _framed(v) for k, v in part.items()))
         case list() | tuple():
-            kind, data = "l", b"".join(map(_framed, part))
+            kind = "l"
+            data = b"".join(map(_framed, part))
         case _:
             raise TypeError(f"a {type(part).__name__} cannot be hashed")
     return f"{kind}{len(data)}:".encode() + data

@@ -70,7 +70,8 @@ class Store:
     """
 
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
-        self.root, self.limit = root, limit
+        self.root = root
+        self.limit = limit
         self._guard = threading.RLock()  # of the fields below; not held while entries are read or written
         self._session: Path | None = None  # our hidden folder: its time is our start, its lock shows that we run
         self._sessions: dict[Path, Lock] = {}  # hidden folder → lock, with those no longer written
@@ -256,7 +257,8 @@ class Store:
     def _stop_storing(self, e: OSError) -> None:
         with self._guard:
             if not self._unwritable:
-                self._unwritable, self._session = True, None
+                self._unwritable = True
+                self._session = None
         hint = "free some space" if _is_full(e) else "let this user write there, with nothing in the way"
         what = folders.unwritable(self.root, e).what
         self._warn_once("write", f"{what}; this run goes on, but its results are not stored: {hint}")

@@ -82,8 +82,10 @@ def checksum(path: Path) -> tuple[int, str]:
     import numpy as np
 
     words = np.zeros(WINDOW // 8, "<u8")
-    window, pages = words.data.cast("B"), words.reshape(-1, PAGE // 8)
-    size, total = 0, hashlib.blake2b(digest_size=16)
+    window = words.data.cast("B")
+    pages = words.reshape(-1, PAGE // 8)
+    size = 0
+    total = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while count := file.readinto(window):
             size += count

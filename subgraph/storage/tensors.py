@@ -234,7 +234,8 @@ def holds(record: Record, value: Value, type_text: str, folder: Path) -> bool:
     """Would `save` write this record's files again: the same type, shapes and bits?"""
     import numpy as np
 
-    kind, arrays = Record(record.name, *parse_type(type_text), shapes_of(value), record.files), arrays_of(value)
+    kind = Record(record.name, *parse_type(type_text), shapes_of(value), record.files)
+    arrays = arrays_of(value)
     if (kind.type_text, kind.shapes, len(arrays)) != (record.type_text, record.shapes, len(record.files)):
         return False
     bits = (to_bits(np.asarray(array, order="C"), record.dtype) for array in arrays)
@@ -253,7 +254,8 @@ def _is_in(path: Path, array: Array) -> bool:
         return False
     if stored.dtype != array.dtype:
         return False
-    x, y = stored.view(np.ndarray).reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8)
+    x = stored.view(np.ndarray).reshape(-1).view(np.uint8)
+    y = array.reshape(-1).view(np.uint8)
     parts = range(0, len(x), COMPARED)
     return all(np.array_equal(x[at : at + COMPARED], y[at : at + COMPARED]) for at in parts)
 
@@ -341,7 +343,8 @@ def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
     """
     import numpy as np
 
-    x, y = expected.astype(np.complex128), actual.astype(np.complex128)
+    x = expected.astype(np.complex128)
+    y = actual.astype(np.complex128)
     finite = np.isfinite(x) & np.isfinite(y)
     if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
         return None

@@ -65,7 +65,8 @@ def case_name(test: OperatorTest, result: SweepResult) -> str | None:
 
 def result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
     """One result; `case`: the path of its folder."""
-    verdict, worst = result.verdict, result.verdict.worst
+    verdict = result.verdict
+    worst = result.verdict.worst
     return ResultEntry(
         status=result.outcome,
         signature=verdict.signature,
@@ -84,12 +85,14 @@ def result_entry(result: SweepResult, case: str | None = None) -> ResultEntry:
 def _tests(sweep: Sweep, rows: Sequence[SweepRow]) -> TestsEntry:
     nodes = [row.test for row in rows if row.test.kind == NODE]
     operators = len({(t.domain, t.op) for t in nodes})
-    version, left_out = metadata.version("onnx"), len(sweep.tests.left_out)
+    version = metadata.version("onnx")
+    left_out = len(sweep.tests.left_out)
     return TestsEntry(version, len(rows), operators, len(rows) - len(nodes), left_out)
 
 
 def _candidate(runtime: Runtime, results: Sequence[SweepResult], place: ResultPlace) -> CandidateEntry:
-    candidate, seconds = runtime.candidate, sum(r.verdict.build + r.verdict.run for r in results)
+    candidate = runtime.candidate
+    seconds = sum(r.verdict.build + r.verdict.run for r in results)
     return CandidateEntry(
         candidate.name, candidate.backend, candidate.options, runtime.about.version, runtime.precision, totals(results),
         seconds, str(place.path),
@@ -123,7 +126,8 @@ def _onnxruntime(sweep: Sweep, rows: Sequence[SweepRow]) -> OnnxruntimeEntry:
 
 
 def _row(row: SweepRow, places: Sequence[ResultPlace]) -> RowEntry:
-    test, results = row.test, []
+    test = row.test
+    results = []
     for result, place in zip(row.results, places, strict=True):
         name = case_name(test, result)
         results.append(result_entry(result, str(place.path / name) if name else None))

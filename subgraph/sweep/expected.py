@@ -82,7 +82,8 @@ class Runtime:
         Raises:
             BackendError: it cannot be used at all.
         """
-        key, run = partial(self._key, example), partial(self._run, example, fresh)
+        key = partial(self._key, example)
+        run = partial(self._run, example, fresh)
         result, _ = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
         self.used = True
         return result
@@ -128,7 +129,8 @@ class ExpectedOutputs:
         """`criterion`: words as `parse_criterion` takes them; `plain`: plain onnxruntime."""
         self.criterion, self.rule = criterion, parse_criterion(criterion)
         self._noise_rule, self._rounding_alone = parse_criterion(NOISE), parse_criterion(ROUNDING_ALONE)
-        self._plain, self._scratch = plain, scratch
+        self._plain = plain
+        self._scratch = scratch
         plain.workers.turns = threading.Semaphore(os.cpu_count() or 1)  # it runs here, wherever the candidates do
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
@@ -148,8 +150,10 @@ class ExpectedOutputs:
         """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
         if result.failure:
             return replace(result.failure, stored=result.stored), ""
-        outputs, has_noise = result.tensors[0], self.reference_result(example).has_noise or not self.by_noise
-        judgements, judges = [], set()
+        outputs = result.tensors[0]
+        has_noise = self.reference_result(example).has_noise or not self.by_noise
+        judgements = []
+        judges = set()
         with self._noise(example) as noise:
             for record in example.outputs:
                 if record.name not in outputs:
@@ -260,7 +264,8 @@ class ExpectedOutputs:
         scratch.mkdir()
         with self._lock:
             self._reference = self._reference or Reference(timeout=self._plain.candidate.timeout, restart=True)
-        reference, store = self._reference, self._plain.store
+        reference = self._reference
+        store = self._plain.store
 
         def key(label: str) -> str:
             return digest("example noise/1", __version__, example.key, reference.identity(), label)
@@ -326,7 +331,8 @@ class _Output:
 
     def judge_by_tolerance(self) -> Judgement:
         """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element, numbers of any type."""
-        rtol, atol = self.example.rtol, self.example.atol
+        rtol = self.example.rtol
+        atol = self.example.atol
         rule = parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}")
         judgement = judge(self.expected, self.value, rule, OutputContext(self.name))
         tolerance = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"

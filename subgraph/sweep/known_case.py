@@ -22,7 +22,8 @@ from subgraph.system import free_memory
 
 RTOL, ATOL = 1e-3, 1e-5  # what is known to be wrong is wrong by more
 TIMEOUT = 60.0  # seconds for one case: the models are tiny
-TEXT, KEY = "case.onnxtxt", "case"
+TEXT = "case.onnxtxt"
+KEY = "case"
 
 
 def examples(entries: Iterable[Entry], scratch: Path) -> Iterator[tuple[Entry, Example]]:
@@ -51,7 +52,8 @@ def example_of(evaluator: Worker, entry: Entry, case: KnownCase, folder: Path) -
         InputError: it is no model, or the evaluator cannot run it.
     """
     folder.mkdir(parents=True)
-    text, file = folder / TEXT, folder / MODEL
+    text = folder / TEXT
+    file = folder / MODEL
     text.write_text(case.model, encoding="utf-8")
     try:
         drawing = {key: value for key, value in to_json(case).items() if key != "model"}

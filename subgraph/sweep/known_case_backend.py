@@ -28,7 +28,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Any]
     from onnx.reference import ReferenceEvaluator
 
     parsed = parser.parse_model(Path(model).read_text(encoding="utf-8"))
-    graph, weights = parsed.graph, {weight.name for weight in parsed.graph.initializer}
+    graph = parsed.graph
+    weights = {weight.name for weight in parsed.graph.initializer}
     given = {*weights, *(value.name for value in graph.input), *(name for n in graph.node for name in n.output)}
     random = np.random.default_rng([options["seed"], 1])
     declared = [value for value in graph.value_info if value.name not in given]

@@ -42,7 +42,8 @@ log = logging.getLogger("subcut")
 
 ARCHIVE = "tests.zip"
 MODEL = "model.onnx"
-NODE, NETWORK = "node", "network"
+NODE = "node"
+NETWORK = "network"
 RANDOM = "it draws random numbers, and nothing says which"
 EXPANDED = re.compile(r"(.+)_expanded(_ver\d+)?")
 LIGHT_NETWORKS = "backend/test/data/light"  # in the onnx package

@@ -69,7 +69,8 @@ def renumbered(
 
 def _is_same(node: Any, own: int, older: int) -> bool:
     """Does a node mean the same at an older opset, as far as schemas tell?"""
-    new, old = schema(node.op_type, own), schema(node.op_type, older)
+    new = schema(node.op_type, own)
+    old = schema(node.op_type, older)
     if new is None or old is None or not {a.name for a in node.attribute} <= old.attributes.keys():
         return False
     defaults = ({name: a.default_value.SerializeToString() for name, a in s.attributes.items()} for s in (new, old))

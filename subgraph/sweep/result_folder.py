@@ -95,7 +95,8 @@ def place_of(candidate: Candidate, only: Sequence[str], output: Path, *, force: 
 
 def request_of(sweep: Sweep, runtime: Runtime) -> object:
     """The `SweepRequest` of a candidate, as JSON."""
-    candidate, criterion = runtime.candidate, sweep.expected.criterion
+    candidate = runtime.candidate
+    criterion = sweep.expected.criterion
     return to_json(SweepRequest(candidate.name, candidate.identity(""), candidate.precision, criterion, sweep.only))
 
 
@@ -147,7 +148,8 @@ def _save_case(sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: R
     shutil.copyfile(REPRO_SCRIPT, work / REPRO)
     nodes = [NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)]
     parameters = sum(map(protobuf.element_count, skeleton.model.graph.initializer))
-    onnx, name = metadata.version("onnx"), runtime.candidate.name
+    onnx = metadata.version("onnx")
+    name = runtime.candidate.name
     check = f"the outputs are those that onnx's test expects; plain onnxruntime {reference.outcome}: {reference.why}"
     manifest = CaseManifest(
         source=ModelSource(f"{test.name}.onnx", skeleton.size, skeleton.structure),
@@ -195,7 +197,8 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
     Raises:
         BackendError: the candidate cannot be used at all.
     """
-    model, name = found.place.resolve() / MODEL, test.test
+    model = found.place.resolve() / MODEL
+    name = test.test
     inputs, outputs = (tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs))
     key = digest(name, file_digest(model))  # the store lives no longer than this run
     example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)

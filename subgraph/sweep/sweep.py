@@ -92,7 +92,8 @@ class Sweep:
         Raises:
             BackendError: a candidate cannot be used at all. OutputError: nothing can be written.
         """
-        tests, progress = self.tests.tests, _Progress(len(self.tests.tests) * len(self.candidates))
+        tests = self.tests.tests
+        progress = _Progress(len(self.tests.tests) * len(self.candidates))
         columns = []
         for runtime in self.candidates:
             # twice as many threads: some unpack and judge while the candidate runs the tests of others
@@ -170,7 +171,8 @@ class _Progress:
     """Progress as log lines."""
 
     def __init__(self, of: int) -> None:
-        self._step, self._of = 0, of
+        self._step = 0
+        self._of = of
         self._outcomes: Counter[SweepOutcome] = Counter()
 
     def count(self, name: str, outcome: SweepOutcome) -> None:

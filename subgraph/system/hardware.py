@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 NVIDIA = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL
-CARDS, RENDERERS, ACCELERATORS = Path("/sys/class/drm"), Path("/dev/dri"), Path("/dev/accel")
+CARDS = Path("/sys/class/drm")
+RENDERERS = Path("/dev/dri")
+ACCELERATORS = Path("/dev/accel")
 INTEL = "0x8086"  # as PCI numbers it
 
 

@@ -118,7 +118,9 @@ class ProcessGroup(subprocess.Popen[bytes]):
         """
         import psutil
 
-        pids, sizes, waiting = set(psutil.pids()), dict[int, int](), [self.pid]
+        pids = set(psutil.pids())
+        sizes = dict[int, int]()
+        waiting = [self.pid]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == self.pid:
@@ -346,7 +348,8 @@ def _kill_when_closed(held: int, group: int) -> bool:
 
 def _start_guard(held: int, group: int) -> subprocess.Popen[bytes]:
     """A shell that kills a group when our end of the pipe closes (macOS)."""
-    words, nowhere = ["/bin/sh", "-c", f"read _; kill -9 -{group}"], subprocess.DEVNULL
+    words = ["/bin/sh", "-c", f"read _; kill -9 -{group}"]
+    nowhere = subprocess.DEVNULL
     return subprocess.Popen(words, stdin=held, stdout=nowhere, stderr=nowhere, start_new_session=True, env={})
 
 
@@ -403,7 +406,8 @@ def _orphans() -> list[psutil.Process]:
     reaped."""
     import psutil
 
-    own, orphans = os.getsid(0), []
+    own = os.getsid(0)
+    orphans = []
     with _starting:
         children = psutil.Process().children()
     for child in children:
@@ -648,7 +652,8 @@ def is_group_of_one_user(group: int) -> bool:
     import pwd
 
     try:
-        user, own = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user = pwd.getpwuid(os.geteuid())
+        own = grp.getgrgid(group)
     except KeyError:
         return False
     return group == user.pw_gid and own.gr_name == user.pw_name and {*own.gr_mem} <= {user.pw_name}
@@ -706,4 +711,6 @@ def program(word: str, folder: str | None) -> str:
     return word
 
 
-split, join, quote = shlex.split, shlex.join, shlex.quote
+split = shlex.split
+join = shlex.join
+quote = shlex.quote

@@ -6,7 +6,8 @@ from pathlib import Path
 from subgraph.system import hardware
 
 CHROMIUM = Path("/usr/lib/chromium")  # of Debian: SwiftShader, a renderer in software, comes with it
-RENDERER, LOADER = CHROMIUM / "vk_swiftshader_icd.json", CHROMIUM / "libvulkan.so.1"
+RENDERER = CHROMIUM / "vk_swiftshader_icd.json"
+LOADER = CHROMIUM / "libvulkan.so.1"
 INSTALLED = Path("/usr/share/vulkan/icd.d")  # drivers, Mesa's renderer in software among them
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # variables that name drivers
 

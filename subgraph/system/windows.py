@@ -181,7 +181,8 @@ class ProcessGroup(subprocess.Popen[bytes]):
         """Bytes of resident memory of all of the group. Shared memory is counted for each."""
         import psutil
 
-        found, total = _ProcessIds(), 0
+        found = _ProcessIds()
+        total = 0
         _kernel.QueryInformationJobObject(self._job, PROCESS_ID_LIST, ctypes.byref(found), ctypes.sizeof(found), None)
         for pid in found.ProcessIdList[: found.NumberOfProcessIdsInList]:
             with contextlib.suppress(psutil.Error):
@@ -224,7 +225,9 @@ class Pipes:
         self._out: collections.deque[bytes] = collections.deque()  # the end is b"", and stays
         self._errors: collections.deque[bytes] = collections.deque()
         self._broken = self._closed = False
-        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        stdin = process.stdin
+        stdout = process.stdout
+        stderr = process.stderr
         process.stdin = process.stdout = process.stderr = None
         for work, words in ((self._receive, (stdout, self._out)), (self._receive, (stderr, self._errors)),
                             (self._deliver, (stdin,))):  # fmt: skip
@@ -585,7 +588,9 @@ def split(line: str) -> list[str]:
         ValueError: a quotation is not closed.
     """
     lexer = shlex.shlex(line, posix=True)
-    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    lexer.escape = ""
     return list(lexer)
 
 

@@ -260,7 +260,8 @@ class Processes:
 
     def _run_as(self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool) -> RunResult:
         """Run a region in one form, or load the stored result."""
-        values, parts = self.model.values, []
+        values = self.model.values
+        parts = []
         groups = self.model.sample_groups(region, feeds) if form is not Form.SHIPPED else self._all_samples
         for samples, records in groups:
             key = partial(self._key, self.writer.key(form, region, records), repetition)
@@ -312,7 +313,8 @@ class Processes:
         """Why a region is not run: with its weights it exceeds the candidate's memory; "" if it is run."""
         if region.nodes in self._outgrown:
             return self._outgrown[region.nodes]
-        room, weights = self.runtime.workers.memory, self.model.graph.weights
+        room = self.runtime.workers.memory
+        weights = self.model.graph.weights
         if room is None or self.runtime.own_model or self._bytes_of_all_weights <= room:
             return ""
         needed = sum(self._bytes_held(weights[name]) for name in region.weights if name in weights)
@@ -354,7 +356,8 @@ class Processes:
         return self._key(self.writer.key(self.form_of(region), region, records), repetition, fresh)
 
     def _key(self, input_key: str, repetition: int, fresh: bool) -> str:
-        other, number = self.runtime.own_model, self.mode.pass_number
+        other = self.runtime.own_model
+        number = self.mode.pass_number
         more = [other.identity] if other else []
         more += [f"run {number}"] if number > 1 else []
         return digest("trial/2", input_key, self.candidate_key.text, repetition, fresh, *more)

@@ -32,12 +32,14 @@ from subgraph.verdict import Signature, Verdict
 SHARE = 0.27
 # Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if the gain is at least
 # this part of it: putting a region right that fails only when it is cut out gains nothing.
-SMALL, GAIN = 0.05, 0.5
+SMALL = 0.05
+GAIN = 0.5
 WORSE = 1.01  # of the squared final error
 MAX_PHASES = 12  # runs for one gain
 INSIDE = 3.0  # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
 # Of |P|: what D − D' − P may be. Prototyped in simulation; 1 where the region behaves well inside the model.
-SUPERPOSED, NOT_SUPERPOSED = 0.4, 0.75
+SUPERPOSED = 0.4
+NOT_SUPERPOSED = 0.75
 CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
 NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
 
@@ -113,7 +115,8 @@ def attribute(
     patched = error_alone(trials, region, result)
     if patched is None:
         return None
-    share, ratio = share_of(patched, error), _length(patched) / _length(error)
+    share = share_of(patched, error)
+    ratio = _length(patched) / _length(error)
     clipped = share < SHARE and bool((np.abs(error) >= CLIP).any())  # garbage; another run gives other garbage
     use_gain = ratio > INSIDE or clipped
     gain = _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
@@ -185,7 +188,8 @@ def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -
     left = _error_without(trials, region, right)
     if left is None:
         return None
-    size, squared = float(error @ error), float(left @ left)
+    size = float(error @ error)
+    squared = float(left @ left)
     return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
 
 
@@ -281,7 +285,8 @@ def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | 
         for name in trials.model.outputs:
             if name not in sample:
                 return None
-            a, b = known[name].value(), sample[name].value()
+            a = known[name].value()
+            b = sample[name].value()
             if not isinstance(a, np.ndarray):
                 continue
             if (

@@ -110,7 +110,8 @@ class CandidateModel:
         return ""
 
     def _between(self, region: Region) -> Region:
-        graph, kinds = self.graph, self.reference.kinds(region.outputs)
+        graph = self.graph
+        kinds = self.reference.kinds(region.outputs)
         names = [n for n in region.outputs if kinds[n] == VALUE]
         if unmatched := [n for n in names if n not in self.matches]:
             raise ModelError(
@@ -146,7 +147,8 @@ class CandidateModel:
         Raises:
             ModelError: as `region`; or the value of a shape, or a type, is unknown.
         """
-        cut, feeds = self.region(region), self.feeds(region, records, folder)
+        cut = self.region(region)
+        feeds = self.feeds(region, records, folder)
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
         captured: Sequence[Mapping[str, Record]] = ()
         if self.values:
@@ -194,8 +196,11 @@ class CandidateModel:
         scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
         for name in (n for n in scaled if self.matches[n].scale):
             for fed, sample in zip(changed, records, strict=True):
-                match, value, dtype = self.matches[name], sample[name].array(), sample[name].dtype
-                taken, real = match.to_candidate(value), match.reference_real(value)
+                match = self.matches[name]
+                value = sample[name].array()
+                dtype = sample[name].dtype
+                taken = match.to_candidate(value)
+                real = match.reference_real(value)
                 if np.abs(match.to_real(taken) - real).max(initial=0) > claim.eps * np.abs(real).max(initial=0):
                     fed[name] = written(name, match.to_reference(taken, dtype), new_folder(), "f")
         return changed if any(changed) else []
@@ -224,7 +229,8 @@ class CandidateModel:
     def _to_reference(
         self, name: str, record: Record, expected: Record | None, new_folder: Callable[[], Path]
     ) -> Record:
-        match, dtype = self.matches[name], expected.dtype if expected else record.dtype
+        match = self.matches[name]
+        dtype = expected.dtype if expected else record.dtype
         if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
         return written(name, match.to_reference(record.array(), dtype), new_folder(), "t")

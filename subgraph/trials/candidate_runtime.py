@@ -56,7 +56,8 @@ class CandidateKey:
     """
 
     def __init__(self, store: Store, identity: Mapping[str, Any]) -> None:
-        self._store, self._identity = store, identity
+        self._store = store
+        self._identity = identity
         self._generation = next(n for n in itertools.count() if store.get(self._entry(n)) is None)
 
     def _entry(self, generation: int) -> str:

@@ -477,7 +477,8 @@ def _alone(
 
     If they take so long that all would take minutes, the rest runs as pools.
     """
-    first, rest = [nodes[i] for i in probes], list(nodes)[len(probes) :]
+    first = [nodes[i] for i in probes]
+    rest = list(nodes)[len(probes) :]
     yield from zip(probes, runs.verdicts(first), strict=True)
     seconds = runs.seconds(first) * len(rest) / runs.jobs
     if seconds <= POOL_ABOVE:
@@ -491,7 +492,9 @@ def _alone(
 
 def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region | None:
     """One node as a region, with those before it whose outputs one side does not have; None for a random one."""
-    graph, nodes, waiting = model.graph, set[int](), [i]
+    graph = model.graph
+    nodes = set[int]()
+    waiting = [i]
     while waiting:
         node = waiting.pop()
         nodes.add(node)
@@ -504,7 +507,8 @@ def _node_region(model: ReferenceModel, i: int, names: Sequence[str]) -> Region 
 
 
 def _row(model: ReferenceModel, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
-    graph, alone = model.graph, _worst(verdict, name) if verdict else None
+    graph = model.graph
+    alone = _worst(verdict, name) if verdict else None
     judged = _worst(in_place, name)
     return ComparisonRow(i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i))
 
@@ -539,7 +543,9 @@ def compared_model(graph: Graph) -> ComparedModel:
 
 def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
     """The whole comparison as a document; `command`: the command line."""
-    candidate, bad, looks_like = trials.runtime.candidate, comparison.first_bad, comparison.looks_like
+    candidate = trials.runtime.candidate
+    bad = comparison.first_bad
+    looks_like = comparison.looks_like
     return ComparisonDocument(
         exit_code=comparison.exit_code,
         agree=comparison.exit_code == 0,

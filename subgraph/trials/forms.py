@@ -50,7 +50,8 @@ class FormsTried:
         """Where the two forms were not treated alike, a line for the reader."""
         if Form.PINNED not in self.verdicts:
             return
-        shipped, pinned = self.verdicts[Form.SHIPPED], self.verdicts[Form.PINNED]
+        shipped = self.verdicts[Form.SHIPPED]
+        pinned = self.verdicts[Form.PINNED]
         if self.only_pinned:
             yield f"the file as shipped: {shipped.signature}: {shipped.why}; all other results are for pinned shapes"
         elif self._silent(Form.PINNED) and not self._silent(Form.SHIPPED):
@@ -110,6 +111,7 @@ def shipped_model(graph: Graph, whole: Region, candidate_model: CandidateModel |
         return ShippedModel(whole, graph, None) if fits else None
     if candidate_model.problem(whole):
         return None
-    region, other = candidate_model.region(whole), candidate_model.graph
+    region = candidate_model.region(whole)
+    other = candidate_model.graph
     fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(other.outputs)
     return ShippedModel(whole, other, candidate_model) if fits else None

@@ -147,7 +147,8 @@ class Judge:
         Raises:
             UsageError: the shape of a condition does not fit.
         """
-        conditions, values = self.model.choice.where, self.model.values
+        conditions = self.model.choice.where
+        values = self.model.values
         if not conditions or name not in self.model.graph.outputs:
             return None
         values.need([condition.name for condition in conditions])
@@ -181,7 +182,8 @@ class Judge:
         Where the candidate's own model cannot represent the values that enter the region, the reference is run on the
         coarser values that it can represent.
         """
-        records, other = self.model.values.records, self.runtime.own_model
+        records = self.model.values.records
+        other = self.runtime.own_model
         if other is None or region == self.model.whole() or other.problem(region):
             return records
         coarser = other.coarser_inputs(region, records, self.precision, self.model.new_folder)
@@ -196,8 +198,12 @@ class Judge:
         self, region: Region, result: RunResult, records: Mapping[str, Record], k: int
     ) -> Iterator[Judgement]:
         """Judge each output of sample `k`; `records` are the expected values."""
-        graph, values, other = self.model.graph, self.model.values, self.runtime.own_model
-        sample, kinds, noise = values.labels[k], graph.kinds(region.outputs), self.model.noise(region, k)
+        graph = self.model.graph
+        values = self.model.values
+        other = self.runtime.own_model
+        sample = values.labels[k]
+        kinds = graph.kinds(region.outputs)
+        noise = self.model.noise(region, k)
         for name in region.outputs:
             if kinds[name] == CONSTANT or name in self._ignored:
                 continue
@@ -206,7 +212,8 @@ class Judge:
                 continue
             # a file just written is still in memory: mapping it copies nothing
             value = result.tensors[k][name].value(mapped=not result.stored)
-            reference, mask = records[name].value(), self.mask(name, k, result.tensors[k])
+            reference = records[name].value()
+            mask = self.mask(name, k, result.tensors[k])
             if mask is not None and not mask.any():
                 yield judge_nothing(name, "no element fulfils what --where asks for", sample)
                 continue
@@ -245,7 +252,8 @@ class Judge:
 
     def _explain_mute(self, result: RunResult, judgements: Sequence[Judgement]) -> str:
         """Why an output tells nothing in any of the samples that agree; "" if it does in one of them."""
-        name, why = judgements[0].name, ""
+        name = judgements[0].name
+        why = ""
         for judgement in judgements:
             k = self.model.values.labels.index(judgement.sample)
             mask = self.mask(name, k, result.tensors[k])
@@ -268,7 +276,8 @@ class Judge:
             if name not in self.model.outputs:
                 continue
             made = [tensors[name].value() if name in tensors else None for tensors in result.tensors]
-            reference, candidate = batched([records[name].value() for records in expected]), batched(made)
+            reference = batched([records[name].value() for records in expected])
+            candidate = batched(made)
             if reference is None or candidate is None:
                 continue
             noise = BatchNoise([self.model.noise(region, k).of(name) for k in range(len(expected))])

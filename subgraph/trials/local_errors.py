@@ -43,7 +43,8 @@ def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult)
 
 
 def _wrong(trials: Trials, regions: Sequence[Region], values: Feeds) -> dict[int, float] | None:
-    position, cuts = {region.nodes: k for k, region in enumerate(regions)}, []
+    position = {region.nodes: k for k, region in enumerate(regions)}
+    cuts = []
     for region in regions:
         if not _as_expected(trials.model, region, values):
             continue

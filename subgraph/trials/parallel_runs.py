@@ -21,7 +21,8 @@ class ParallelRuns:
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:
-        self.trials, self.jobs = trials, jobs
+        self.trials = trials
+        self.jobs = jobs
         self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
         trials.runtime.workers.turns = Semaphore(jobs)
         self._running: dict[Region, Future[RunResult]] = {}

@@ -73,7 +73,8 @@ def _pooled(trials: Trials, regions: Sequence[Region]) -> Sequence[RunResult | N
 
 def pieces_between_quantizers(model: ReferenceModel) -> list[Region]:
     """For each quantizer and each model output, the region that computes it from the quantized values before it."""
-    graph, whole = model.graph, model.whole()
+    graph = model.graph
+    whole = model.whole()
     quantizers = [i for i in whole.nodes if makes_steps(graph.nodes[i])]
     kinds = graph.kinds(graph.makes[i][0] for i in quantizers)
     quantized = [graph.makes[i] for i in quantizers if kinds[graph.makes[i][0]] == VALUE]

@@ -69,7 +69,9 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
         trials.log.extra_runs += 1
     if result.failure:
         return [result] * len(merged.pieces)
-    build, run, others = result.build / len(merged.pieces), result.run / len(merged.pieces), ((),) * len(records)
+    build = result.build / len(merged.pieces)
+    run = result.run / len(merged.pieces)
+    others = ((),) * len(records)
     per_piece = zip(*map(merged.split, result.tensors), strict=True)
     return [replace(result, tensors=tensors, others=others, build=build, run=run) for tensors in per_piece]
 

@@ -225,7 +225,8 @@ def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
     """Run a model of these operators, of the opset of the model in question, in a fresh process."""
     from onnx import defs, parser, save_model
 
-    source, kind = trials.model.graph.model, tensors.PROTO_NAMES.get(dtype, dtype)
+    source = trials.model.graph.model
+    kind = tensors.PROTO_NAMES.get(dtype, dtype)
     opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), defs.onnx_opset_version())
     names = ["x", "w"] if "w" in body else ["x"]
     outputs = ["y", "z"] if "z =" in body else ["y"]
@@ -245,7 +246,8 @@ def _run_probe(trials: Trials, body: str, dtype: str) -> RunResult:
         passes = 1 if trials.runtime.candidate.runs_commands else PASSES
         options = trials.runtime.candidate.options
         job = Job(folder / "model.onnx", feeds, outputs, into, fresh=True, options=options, passes=passes)
-        result, made = trials.runtime.workers.run(job), str(into.resolve())
+        result = trials.runtime.workers.run(job)
+        made = str(into.resolve())
         absolute = tuple({name: record.within(made) for name, record in of.items()} for of in result.tensors)
         return replace(result, tensors=absolute)
 

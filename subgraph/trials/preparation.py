@@ -59,7 +59,8 @@ def prepare(trials: Trials, tensors: Collection[str] = ()) -> PreparedTrials:
 
 def _choose_drawn_inputs(trials: Trials) -> PreparedTrials:
     """Draw the inputs in another way if the outputs tell nothing; keep those that the user gave."""
-    values, whole = trials.model.values, trials.model.whole()
+    values = trials.model.values
+    whole = trials.model.whole()
     if trials.runtime.own_model or trials.judge.score or not values.are_drawn:
         return PreparedTrials(trials)
     verdict = trials.verdict(whole)

@@ -31,7 +31,9 @@ def propagated(model: ReferenceModel, region: Region, outputs: Feeds) -> Feeds:
     Raises:
         ModelError: the reference cannot run these values.
     """
-    graph, inside, needed = model.graph, set(region.nodes), set(model.whole().nodes)
+    graph = model.graph
+    inside = set(region.nodes)
+    needed = set(model.whole().nodes)
     outside = (graph.descendants(inside) & needed) - inside
     returning = outside & graph.ancestors(inside)
     values = _sent_on(model, outside - returning, outputs)

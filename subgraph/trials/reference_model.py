@@ -76,7 +76,8 @@ class ReferenceModel:
     @cached_property
     def outputs(self) -> list[str]:
         """The model's outputs that are compared, in its own order."""
-        made, ignored = self.graph.maker, self.choice.ignored
+        made = self.graph.maker
+        ignored = self.choice.ignored
         return [name for name in self.graph.outputs if name in made and name not in ignored]
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
@@ -211,7 +212,8 @@ class ReferenceModel:
             return []
 
     def _other_samples(self, k: int) -> Iterator[Mapping[str, Record]]:
-        records, names = self.values.records, self._inputs
+        records = self.values.records
+        names = self._inputs
         own = self.values.digest([records[k][name] for name in names])
         for sample in (*records[k + 1 :], *records[:k]):
             if self.values.digest([sample[name] for name in names]) != own:
@@ -230,7 +232,8 @@ class ReferenceModel:
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         inputs = []
         for drawn in make_other_inputs(arrays):
-            folder, given = self.new_folder(), {name: sample[name] for name in self.graph.inputs if name in sample}
+            folder = self.new_folder()
+            given = {name: sample[name] for name in self.graph.inputs if name in sample}
             for i, (name, value) in enumerate(drawn.items()):
                 given[name] = written(name, value, folder, f"x{i}", given[name].type_text)
             inputs.append(given)

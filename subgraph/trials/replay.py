@@ -51,7 +51,8 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
 
 def _choice(case: FoundCase, graph: Graph) -> OutputChoice:
     """What was compared where the case was found, as far as the case has these outputs."""
-    found, outputs = case.found_with, {name for name in graph.outputs if name in graph.maker}
+    found = case.found_with
+    outputs = {name for name in graph.outputs if name in graph.maker}
     if found is None:
         return OutputChoice()
     ignored = tuple(name for name in found.ignored if name in outputs)

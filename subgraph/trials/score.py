@@ -199,7 +199,8 @@ class ByScore:
         """What these outputs of the whole model are worth, and whether that holds for other draws of the samples."""
         key = tuple(self.identity([sample[n] for sample in outputs for n in self.float_outputs[0]]))
         if key not in self._known:
-            score, interval = self.of(outputs)[0], self.interval(outputs)
+            score = self.of(outputs)[0]
+            interval = self.interval(outputs)
             self._known[key] = ScoreDocument(
                 words=self.wanted.words,
                 limit=self.limit,
@@ -217,7 +218,8 @@ class ByScore:
 
 def said(score: ScoreDocument) -> str:
     """`top1 0.93, drops by 0.001 (allowed 0.005; 200 samples: 0 to 0.003)`."""
-    found, samples = f"{clean(score.words)} {score.candidate:.4g}", count(score.samples, "sample")
+    found = f"{clean(score.words)} {score.candidate:.4g}"
+    samples = count(score.samples, "sample")
     if score.of == "drop":
         drop = score.reference - score.candidate
         found += f" of {score.reference:.4g}, {f'drops by {drop:.3g}' if drop > 0 else 'does not drop'}"
@@ -319,7 +321,8 @@ def read_labels(file: Path, names: Sequence[str]) -> list[Array]:
         )
     found = list(np.atleast_1d(read_npy(file))) if file.suffix == ".npy" else _from_lines(file, names)
     if len(found) != len(names):
-        have, want = count(len(found), "label"), count(len(names), "sample")
+        have = count(len(found), "label")
+        want = count(len(names), "sample")
         raise InputError(
             f"--labels {clean(file.name)} has {have}, the inputs are {want}",
             "one for each sample, in their order",

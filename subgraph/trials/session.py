@@ -88,14 +88,18 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     rule = parse_criterion(setup.criterion)
     graph.prepare()
     _require_outputs(graph, setup.choice)
-    samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
+    samples = setup.feeding.plan(graph, graph.inputs)
+    output = setup.output.absolute()
     workers = workers or open_workers(setup.candidate)
     reference.share(workers.deadline)
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         values = ReferenceValues(graph, reference, samples, scratch / "values")
-        candidate, other, shared, roundings = setup.candidate, setup.candidate_model, None, None
+        candidate = setup.candidate
+        other = setup.candidate_model
+        shared = None
+        roundings = None
         unrounded = dict[str, str]()
         if isinstance(other, Path):
             other = _paired(graph, other, setup, values, stack)
@@ -103,7 +107,8 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
             sides = [reference.tensors(graph.path), workers.tensors(graph.path)]
             shared = _shared_tensors(graph, sides)
             if sides[0] is not None:
-                roundings, unrounded = stack.enter_context(Reference()), _unrounded(values, sides[0])
+                roundings = stack.enter_context(Reference())
+                unrounded = _unrounded(values, sides[0])
                 roundings.share(workers.deadline)
             if sides[1] is not None:
                 candidate = replace(candidate, options={**candidate.options, WHOLE: str(graph.path.resolve())})
@@ -178,7 +183,8 @@ def _shared_tensors(graph: Graph, sides: Iterable[frozenset[str] | None]) -> fro
     if not limited:
         return None
     shared = frozenset.intersection(*limited)
-    number, made = len(shared & graph.maker.keys()), len(graph.maker)
+    number = len(shared & graph.maker.keys())
+    made = len(graph.maker)
     log.info("%d of %d tensors are values of the module: it is run in pieces between these", number, made)
     return shared
 

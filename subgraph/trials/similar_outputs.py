@@ -106,7 +106,8 @@ class WrongOutput:
     @cached_property
     def values(self) -> tuple[Array, Array] | None:
         """The reference's and the candidate's value; None where one is not a tensor, or is missing."""
-        result, name = self.trials.run(self.region), self.judgement.name
+        result = self.trials.run(self.region)
+        name = self.judgement.name
         if result.failure or name not in result.tensors[self.sample]:
             return None
         records = self.trials.model.values.records[self.sample][name], result.tensors[self.sample][name]
@@ -153,8 +154,11 @@ class WrongOutput:
 
     def _other_tensors(self) -> Iterator[tuple[str, Array]]:
         """This tensor in other samples, where it has the same size, described, nearest first."""
-        k, name, values = self.sample, self.judgement.name, self.trials.model.values
-        records, labels = values.records, values.labels
+        k = self.sample
+        name = self.judgement.name
+        values = self.trials.model.values
+        records = values.records
+        labels = values.labels
         nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:MAX_OTHER_SAMPLES]
         described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
         size = _size(records[k][name])

@@ -42,7 +42,8 @@ def _array(array: Array) -> str:
     if array.dtype.kind not in "biuf" or not array.size:
         return told
     nan = inf = 0
-    least, most = np.inf, -np.inf
+    least = np.inf
+    most = -np.inf
     flat = array.reshape(-1)
     for k in range(0, flat.size, BLOCK):
         block = flat[k : k + BLOCK]

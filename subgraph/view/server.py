@@ -84,7 +84,8 @@ class ViewServer(ThreadingHTTPServer):
         """Without the look-up of a host name, which may ask the network."""
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = ADDRESS, self.server_address[1]
+        self.server_name = ADDRESS
+        self.server_port = self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is not an error."""
@@ -96,7 +97,8 @@ class ViewRequest(BaseHTTPRequestHandler):
     server: ViewServer
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
-    server_version, sys_version = "subcut", ""
+    server_version = "subcut"
+    sys_version = ""
 
     def do_GET(self) -> None:
         """The page's own files for anybody on this host; data with the token."""
@@ -137,7 +139,8 @@ class ViewRequest(BaseHTTPRequestHandler):
 
     def _admitted(self) -> bool:
         """For this server, and from its own page or from none."""
-        host, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+        host = self.headers.get_all("Host", [])
+        origin = self.headers.get("Origin")
         if len(host) != 1 or host[0].lower() not in self.server.hosts:
             self._refuse(403, "the request is for another host")
         elif (origin is not None and origin.lower().removeprefix("http://") not in self.server.hosts) or (
@@ -185,7 +188,8 @@ class ViewRequest(BaseHTTPRequestHandler):
         if self.path != "/api/stop":  # else nodes of one reading could be asked for by numbers of another
             session.opened.require(asked.get("model"))
         if self.path == "/api/layout":
-            opened, width = asked.get("open"), asked.get("width", 1200)
+            opened = asked.get("open")
+            width = asked.get("width", 1200)
             if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
                 raise UsageError("'open' must be a list of groups", code="view.bad-request")
             width = float(width) if isinstance(width, (int, float)) else 1200.0
@@ -194,7 +198,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             index = asked.get("index")
             self._json(session.node(index if isinstance(index, int) else -1))
         elif self.path == "/api/region":
-            start, end = asked.get("start", ""), asked.get("end", "")
+            start = asked.get("start", "")
+            end = asked.get("end", "")
             if not (isinstance(start, str) and isinstance(end, str)):
                 raise UsageError("'start' and 'end' must be texts", code="view.bad-request")
             self._json(session.region(start, end))
@@ -213,7 +218,8 @@ class ViewRequest(BaseHTTPRequestHandler):
         number = int(last) if last.isdecimal() and len(last) < 12 else 0
         self.close_connection = True
         self._head(200, "text/event-stream", None)
-        session, key = self.server.session, parse_qs(urlsplit(self.path).query).get("model", [""])[0]
+        session = self.server.session
+        key = parse_qs(urlsplit(self.path).query).get("model", [""])[0]
         while (events := session.runs.after(number, WATCH_SECONDS)) is not None:
             if key != session.opened.key or not session.opened.is_current:
                 self.wfile.write(f"data: {json.dumps({'type': 'changed'})}\n\n".encode())

@@ -91,7 +91,10 @@ class ViewSession:
 
     def __init__(self, opened: OpenedModel, model: str, options: ViewOptions) -> None:
         """`model`: as it is typed."""
-        self.opened, self.graph, self.model, self.options = opened, opened.graph, model, options
+        self.opened = opened
+        self.graph = opened.graph
+        self.model = model
+        self.options = options
         graph = opened.graph
         self.output = options.output.resolve()
         self.whole = parts(graph)
@@ -112,7 +115,8 @@ class ViewSession:
 
     def about(self) -> dict[str, Any]:
         """The model's nodes, tensors and groups, and what can be run. Linear."""
-        graph, around = self.graph, self.drawer.openable
+        graph = self.graph
+        around = self.drawer.openable
         keys = ["", *around]
         at = {key: k for k, key in enumerate(keys)}
         rows = [(part, i) for part in self.parts for i in range(len(part.graph.nodes))]
@@ -216,7 +220,8 @@ class ViewSession:
         part, names = self._part([name for name in (start, end) if name])
         ends = iter(names)
         region = between(part.graph, [next(ends)] if start else [], [next(ends)] if end else [])
-        inputs, outputs = (*region.inputs, *region.shapes), region.outputs
+        inputs = (*region.inputs, *region.shapes)
+        outputs = region.outputs
         drawn = self.drawer.network if part is self.whole else network(part.graph, part.prefix)
         constants = drawn.boxed(region.nodes).difference(region.nodes)  # a cut has them as weights
         return {
@@ -257,7 +262,8 @@ class ViewSession:
         """
         kind = asked.get("kind")
         if kind == "cut":
-            start, end = _word(asked, "start"), _word(asked, "end")
+            start = _word(asked, "start")
+            end = _word(asked, "end")
             if not (start or end):
                 raise UsageError("where to cut? choose a start and an end", code="region.ends-missing")
             self.region(start, end)
@@ -289,7 +295,8 @@ class ViewSession:
         index = asked.get("node")
         if not isinstance(index, int) or not 0 <= index < self.whole.size:
             raise UsageError("of which node? choose one", code="view.no-node")
-        candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
+        candidate = _word(asked, "candidate")
+        recording = _word(asked, "recording")
         tested = self._tested(asked, several=True) if candidate or recording else [f"--candidate={PLAIN}"]
         fed = self._fed_words(asked)
         folder = self._recorded.get((recording, *fed)) or self._new_folder()
@@ -349,9 +356,11 @@ class ViewSession:
         Raises:
             UsageError: there is no such run, node, pair or plane. InputError: its files are damaged.
         """
-        run, node = asked.get("run"), asked.get("node")
+        run = asked.get("run")
+        node = asked.get("node")
         if isinstance(node, int) and 0 <= node < self.whole.size:
-            made, stored = self._made(node), self._recorded_folder(asked)
+            made = self._made(node)
+            stored = self._recorded_folder(asked)
             prefix = self.parts[self._place(node)[0]].prefix
             cases = [folder for folder, of in reversed(self._cases) if of == prefix]
             values = (
@@ -395,7 +404,8 @@ class ViewSession:
 
     def _tested(self, asked: Mapping[str, Any], *, several: bool) -> list[str]:
         """Words that choose the recording, or the candidate; `several`: with those that stand beside it."""
-        candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
+        candidate = _word(asked, "candidate")
+        recording = _word(asked, "recording")
         if recording:
             if recording not in self.options.recordings:
                 raise UsageError(
@@ -418,7 +428,8 @@ class ViewSession:
         """Options for what the model is fed."""
         words = []
         for file in asked.get("inputs") or []:
-            name, path = _word(file, "input"), self.file(f"{DROPPED}/{_word(file, 'file')}")
+            name = _word(file, "input")
+            path = self.file(f"{DROPPED}/{_word(file, 'file')}")
             if name and name not in self.graph.inputs:
                 raise UsageError(f"the model has no input '{clean(name)}'", code="input.unknown")
             words.append(f"--input={name}={path}" if name else f"--input={path}")
@@ -567,7 +578,8 @@ def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str, Any]) -> dict[str, Any]:
     """An error as the page shows it; `swap`: start and end the other way round are a region."""
-    start, end = asked.get("start"), asked.get("end")
+    start = asked.get("start")
+    end = asked.get("end")
     pair = isinstance(error, NoRegion) and isinstance(start, str) and isinstance(end, str) and bool(start and end)
     return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
 

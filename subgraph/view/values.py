@@ -78,10 +78,12 @@ def tensor_document(values: Sequence[ShownValue], number: object, plane: object)
         raise UsageError("there is no such tensor", code="view.unknown-values")
     value = values[number]
     reference, given, notes = _sides(value)
-    shape, dtype = reference.shape, str(reference.dtype)
+    shape = reference.shape
+    dtype = str(reference.dtype)
     if not reference.size:
         reference, given = reference.reshape(0), None if given is None else given.reshape(0)
-    planes, large = drawn.planes(reference.shape), reference.size > MAX_DRAWN
+    planes = drawn.planes(reference.shape)
+    large = reference.size > MAX_DRAWN
     if plane is None:
         plane = 0 if given is None or large else drawn.worst_plane(reference, given)
     if not isinstance(plane, int) or not 0 <= plane < planes:

@@ -95,7 +95,8 @@ def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 8), np.float32))
     (one,) = found(bisect(tmp_path, "--json", nodes="neg"))["findings"]
     case = tmp_path / one["case"]
-    right, given = np.load(case / "outputs" / "y.npy"), np.load(case / "candidate" / "y.npy")
+    right = np.load(case / "outputs" / "y.npy")
+    given = np.load(case / "candidate" / "y.npy")
     assert np.array_equal(right, -np.load(case / "inputs" / "a.npy"))
     assert np.allclose(given - right, 0.5, atol=1e-6)
 

@@ -18,7 +18,8 @@ from subgraph.verdict import Status, Verdict
 def watched(family: str, seed: int) -> tuple[Findings, list[tuple[Step, Remaining]]]:
     """A simulated search, with the remaining after each step."""
     s = scenario(family, seed)
-    steps, remaining = search(s.parents, Candidate(s), Settings()), Remaining(s.n)
+    steps = search(s.parents, Candidate(s), Settings())
+    remaining = Remaining(s.n)
     seen: list[tuple[Step, Remaining]] = []
     while True:
         try:
@@ -62,7 +63,8 @@ def test_while_the_whole_agrees_its_repeats_are_estimated_and_stored_runs_cost_w
         verdict = Verdict(Status.AGREE, stored=True)
         return [Answer(Status.AGREE, seconds=2.0, verdict=verdict) for _ in queries]
 
-    remaining, estimates = Remaining(27), []
+    remaining = Remaining(27)
+    estimates = []
     for step in search([[k - 1] if k else [] for k in range(27)], SimpleNamespace(ask=ask), Settings()):
         remaining.add(step, step.items)
         estimates.append(remaining.estimate)

@@ -91,7 +91,8 @@ def test_the_end_ends_all_runs() -> None:
 
 
 def test_a_cancelled_run_gives_nothing() -> None:
-    cancel, ended = Cancel(), threading.Event()
+    cancel = Cancel()
+    ended = threading.Event()
     with cancel, pytest.raises(WorkerDied, match="stopped"), ended_by_cancel(ended.set):
         cancel.set()
     assert ended.is_set()

@@ -31,7 +31,8 @@ def bisection_of(folder: Path, text: str, candidate: str) -> Bisection:
     graph = text_models.load(folder, text)
     (folder / "candidate.py").write_text(candidate)
     np.save(folder / "x.npy", np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
-    spec, inputs = str(folder / "candidate.py"), [f"x={folder / 'x.npy'}"]
+    spec = str(folder / "candidate.py")
+    inputs = [f"x={folder / 'x.npy'}"]
     steady = Settings(steady=True)  # few confirmations: each is a process
     return subgraph.bisect(graph, spec, inputs, limits=steady, output=str(folder / "out"), force=True)
 
@@ -43,8 +44,10 @@ def facts(step: Step) -> tuple[object, ...]:
 @pytest.mark.parametrize("candidate", [SHY, EXCUSED])
 def test_iterating_twice_takes_the_same_steps_and_reports_the_same_numbers(tmp_path: Path, candidate: str) -> None:
     bisection = bisection_of(tmp_path, SHAPES, candidate)
-    first, one = list(map(facts, bisection)), bisection.document
-    second, two = list(map(facts, bisection)), bisection.document
+    first = list(map(facts, bisection))
+    one = bisection.document
+    second = list(map(facts, bisection))
+    two = bisection.document
     assert first == second
     for key in ("trials", "runs", "compiled_nodes", "outcome", "criterion", "notes"):
         assert one[key] == two[key], key

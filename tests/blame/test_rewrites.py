@@ -375,7 +375,8 @@ def test_a_barrier_changes_no_bit_of_any_type(kind: str, tmp_path: Path, referen
 def test_which_barriers_an_optimiser_leaves_in_place_is_as_documented(tmp_path: Path) -> None:
     model = text_models.model("g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Mul(x, x) y = Exp(a) }")
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "optimised.onnx"), 4
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
     left = {}
     for form in forms_of(model, "apart"):
         onnxruntime.InferenceSession(form.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -411,7 +412,8 @@ def test_real_faults_of_runtimes_are_cured(
     stems = {f"t{k}": value for k, value in enumerate(values.values())}
     records = {n: replace(r, name=n) for n, r in zip(values, fed(tmp_path / "fed", **stems).values(), strict=True)}
     piece = cut(graph, *ends, captured=[records], folder=Path("/"))
-    region, feeds = piece.to_model(), [records[name] for name in piece.inputs]
+    region = piece.to_model()
+    feeds = [records[name] for name in piece.inputs]
     original = OriginalRegion(region, [{r.name: r for r in feeds}], reference, tmp_path / "scratch")
     candidate = parse(spec)
     with Workers(candidate) as workers:

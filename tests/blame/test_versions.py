@@ -15,7 +15,8 @@ LETTERS = {"r": ReleaseState.RIGHT, "w": ReleaseState.WRONG, "u": ReleaseState.U
 
 def run(truth: str, used: int) -> tuple[History, list[str]]:
     """The search on a history, a letter per release; and what it asked, in order."""
-    releases, asked = [f"1.{k}" for k in range(len(truth))], []
+    releases = [f"1.{k}" for k in range(len(truth))]
+    asked = []
 
     def ask(version: str) -> TriedRelease:
         asked.append(version)
@@ -38,7 +39,8 @@ def test_what_it_says_is_true(truth: str, data: st.DataObject) -> None:
     assert len(set(asked)) == len(asked)
     for tried in history.tried:
         assert tried.state is LETTERS[truth[number(tried.version) or 0]]
-    wrong, right = number(history.first_wrong), number(history.first_right)
+    wrong = number(history.first_wrong)
+    right = number(history.first_right)
     for found, letter, other in ((wrong, "w", "r"), (right, "r", "w")):
         if found is None:
             continue

@@ -133,7 +133,8 @@ def test_each_body_alone_gives_what_it_gives_within_the_whole(
     """Bit for bit: the body's graph is run by plain onnxruntime on what the records say that it is fed."""
     planted = bodies.planted(len(kinds), kinds)
     onnx.save(planted.model, tmp_path / "m.onnx")
-    graph, path = load(tmp_path / "m.onnx"), "/".join(planted.path)
+    graph = load(tmp_path / "m.onnx")
+    path = "/".join(planted.path)
     wanted = path + ("@all" if kinds[-1] in ("Loop", "Scan") else "")
     fed = feeding(tmp_path, x=bodies.values(0))
     found = inside(graph, f"{wanted}/{planted.node}", fed, reference, tmp_path)
@@ -199,7 +200,8 @@ def test_a_weight_that_changes_on_disk_makes_another_body(tmp_path: Path, monkey
     """Of a large weight that stays on disk the bytes count, not only where they lie."""
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 0)
     path = text_models.load(tmp_path, LOOP).path
-    model, found = onnx.load(path), []
+    model = onnx.load(path)
+    found = []
     for value in (1.0, 2.0):
         model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((3, 3), value, np.float32), "w"))
         (tmp_path / "w.data").unlink(missing_ok=True)

@@ -24,7 +24,8 @@ TEXT = """g (float[2] x, bool c) => (float[2] y) {
 def _rename(model: onnx.ModelProto) -> None:
     """Names with slashes, which the text form does not have."""
     first, loop, _ = model.graph.node
-    first.name, loop.name = "a/b", "a/b/loop"
+    first.name = "a/b"
+    loop.name = "a/b/loop"
     loop.attribute[0].g.node[0].name = "inner/neg"
 
 

@@ -290,7 +290,8 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_whole_model(tmp_path: Path) -> None:
     """Weights outside the file come along; the candidate is asked and what it gives is kept."""
-    here_, there = tmp_path / "here", tmp_path / "there"
+    here_ = tmp_path / "here"
+    there = tmp_path / "there"
     here_.mkdir()
     weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True)
     graph = helper.make_graph(

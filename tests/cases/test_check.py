@@ -59,7 +59,8 @@ def judged(tmp_path: Path) -> Judge:
             (into / "0").mkdir()
             return {"y": save("y", want if again is None else again, f"tensor({kind})", into / "0", "y")}
 
-        reference, model = cast(Reference, Fake(got)), tmp_path / "none.onnx"
+        reference = cast(Reference, Fake(got))
+        model = tmp_path / "none.onnx"
         found = check(reference, piece, [sample], [folder], model, second, "the full model's values")
         assert not list(folder.glob("check*")), "what the check wrote is gone"
         return found

@@ -21,7 +21,8 @@ def test_candidate_tensors_are_named_as_the_outputs_are(tmp_path: Path) -> None:
     one = np.ones(2, np.float32)
     records = [save("t", one, "tensor(float)", tmp_path, "t")]
     records += [save(n, [one] * k, "seq(tensor(float))", tmp_path, n) for n, k in (("s", 1), ("m", 2))]
-    tensors, stems = {r.name: r.within(str(tmp_path)) for r in records}, {r.name: f"{r.name}-stem" for r in records}
+    tensors = {r.name: r.within(str(tmp_path)) for r in records}
+    stems = {r.name: f"{r.name}-stem" for r in records}
     evidence.copy_tensors(tensors, stems, tmp_path / "candidate")
     files = sorted(p.name for p in (tmp_path / "candidate").iterdir())
     assert files == ["m-stem#0.npy", "m-stem#1.npy", "s-stem#0.npy", "t-stem.npy"]

@@ -54,7 +54,8 @@ ROOMY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], ma
 @ROOMY
 @given(FILESETS)
 def test_files_come_out_as_they_went_in(tmp_path: Path, files: dict[str, bytes]) -> None:
-    path, into = tmp_path / "x.zip", tmp_path / "into"
+    path = tmp_path / "x.zip"
+    into = tmp_path / "into"
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir()
     zip_archive.write(files, "top", path)
@@ -116,7 +117,8 @@ def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data:
 def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo("x")
     info.filename = name  # as it is
-    info.external_attr, info.create_system = mode << 16, 3
+    info.external_attr = mode << 16
+    info.create_system = 3
     return info
 
 
@@ -211,7 +213,8 @@ def test_a_size_that_lies(tmp_path: Path) -> None:
     ],
 )
 def test_a_list_that_does_not_fit(change: Callable[[dict[str, Any]], Any], small: Path, tmp_path: Path) -> None:
-    out, path = io.BytesIO(), tmp_path / "x.zip"
+    out = io.BytesIO()
+    path = tmp_path / "x.zip"
     with zipfile.ZipFile(small) as old, zipfile.ZipFile(out, "w") as new:
         for info in old.infolist():
             data = old.read(info)

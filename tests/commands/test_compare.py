@@ -81,7 +81,8 @@ def statuses(done: Done) -> dict[str, tuple[str | None, str | None]]:
     }
 
 
-GOOD, BAD = ("agree", "agree"), ("fail", "fail")
+GOOD = ("agree", "agree")
+BAD = ("fail", "fail")
 
 
 # ------------------------------------------------------------------------------------------------ the answer
@@ -149,7 +150,8 @@ def test_several_candidates_stand_side_by_side(here: Path) -> None:
         "    run = ort.load(model, {})\n"
         "    return lambda feeds: {n: v + 1 for n, v in run(feeds).items()}\n"
     )
-    wrong, right = "off.py", "onnx-reference"
+    wrong = "off.py"
+    right = "onnx-reference"
     done = compare("m.onnx", "-c", wrong, "-c", right, "--csv", "table.csv", cwd=here)
     assert done.code == 1
     lines = done.out.splitlines()
@@ -754,7 +756,8 @@ def test_the_next_command_of_a_comparison_can_be_read(
         words = [f"{flag}=7" if flag.startswith("--") else f"{flag}7"]
     monkeypatch.setattr(sys, "argv", ["subcut", "--color", "never", "compare", "m.onnx", *words, "-c", "ort"])
     _, command, *proposed = shlex.split(make_bisect_command(""))
-    read, given = parse(command, *proposed), parse("compare", *sys.argv[4:])
+    read = parse(command, *proposed)
+    given = parse("compare", *sys.argv[4:])
     assert {
         name: value for name, value in given.items() if name in read and name != "candidate"
     }.items() <= read.items()

@@ -146,7 +146,8 @@ def test_a_node_in_a_body_is_replaced(loop: Path) -> None:
     text_models.save("piece.onnx", piece, two=np.array([2], np.float32))
     ends = ("-s", "loop/body/if/then_branch/add", "-e", "loop/body/if/then_branch/add")
     in_process("replace", loop, *ends, "--by", "piece.onnx", "-o", "new.onnx", *FED)
-    s, w = np.ones((2, 3)), np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]])
+    s = np.ones((2, 3))
+    w = np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]])
     for _ in range(2):
         s = -(1 - s @ w) * 2 / 2
     assert np.array_equal(outputs("new.onnx")[0], s)

@@ -72,7 +72,8 @@ def test_an_input_read_in_another_layout_is_named() -> None:
 
 @given(SEEDS)
 def test_only_the_first_answer_is_a_kept_answer(seed: int) -> None:
-    first, other = outputs(seed), outputs(seed + 1)
+    first = outputs(seed)
+    other = outputs(seed + 1)
     assert keeps_answer(other, first, dict(first))
     assert not keeps_answer(other, first, dict(other))
     assert not keeps_answer(first, first, dict(first)), "both inputs give the same outputs"

@@ -26,7 +26,8 @@ from tests.helpers.examples import examples
 Array = np.ndarray[Any, Any]
 NAMES = plugins.names("criteria")
 LAW = settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, np.int64, np.int8, ml_dtypes.int4, bool]
 
@@ -78,7 +79,8 @@ def test_a_nan_or_infinity_on_one_side_fails(name: str, values: list[float], dat
     place = data.draw(st.integers(0, len(values) - 1))
     odd = data.draw(st.sampled_from([NAN, INF, -INF]))
     other = data.draw(st.sampled_from([v for v in (NAN, INF, -INF, 1.0) if repr(v) != repr(odd)]))
-    left, right = list(values), list(values)
+    left = list(values)
+    right = list(values)
     left[place], right[place] = odd, other
     for a, b in ((left, right), (right, left)):
         ruling = judged(name, a, b, np.float32)

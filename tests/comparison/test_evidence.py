@@ -21,14 +21,16 @@ def draw(shape: tuple[int, ...], seed: int, scale: float = 1.0) -> Array:
 
 @given(SHAPES, SEEDS, SCALES)
 def test_a_nearly_equal_answer_tells_something(shape: tuple[int, ...], seed: int, scale: float) -> None:
-    reference, other = draw(shape, seed, scale), draw(shape, seed + 1, scale)
+    reference = draw(shape, seed, scale)
+    other = draw(shape, seed + 1, scale)
     candidate = reference * np.float32(1.01)
     assert explain_mute(reference, candidate, [other]) == ""
 
 
 @given(SHAPES, SEEDS, SCALES, st.sampled_from(["zeros", "mean", "other"]))
 def test_an_answer_that_knows_nothing_is_mute(shape: tuple[int, ...], seed: int, scale: float, kind: str) -> None:
-    reference, other = draw(shape, seed, scale), draw(shape, seed + 1, scale)
+    reference = draw(shape, seed, scale)
+    other = draw(shape, seed + 1, scale)
     answers = {"zeros": np.zeros_like(reference), "mean": np.full_like(reference, reference.mean()), "other": other}
     assert explain_mute(reference, answers[kind], [other]) != ""
 
@@ -72,7 +74,8 @@ def test_values_that_are_no_plain_floats(values: object, others: list[Array], is
 
 
 def test_a_sequence_tells_something_if_one_element_does() -> None:
-    constant, varying = np.ones(4, np.float32), np.arange(4, dtype=np.float32)
+    constant = np.ones(4, np.float32)
+    varying = np.arange(4, dtype=np.float32)
     assert explain_mute([constant, varying], [constant, varying]) == ""
     assert explain_mute([constant], [constant]) != ""
 

@@ -129,7 +129,8 @@ def test_a_nan_in_one_of_them() -> None:
 )
 def test_every_type_is_judged(dtype: str) -> None:
     kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
-    a, b = np.array([0, 1, 1, 0]).astype(kind), np.array([0, 1, 0, 0]).astype(kind)
+    a = np.array([0, 1, 1, 0]).astype(kind)
+    b = np.array([0, 1, 0, 0]).astype(kind)
     assert judge(a, a, RULE, Y).status is Status.AGREE
     found = judge(a, b, RULE, Y)
     assert found.status is Status.FAIL and found.worst == Worst((2,), 1, 0) and found.errors["mismatch"] == 0.25
@@ -162,7 +163,8 @@ def test_an_output_that_is_missing() -> None:
 
 
 def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
-    empty, good = judge(ONE[:0], ONE[:0], RULE, OutputContext("a")), judge(ONE, ONE, RULE, OutputContext("b"))
+    empty = judge(ONE[:0], ONE[:0], RULE, OutputContext("a"))
+    good = judge(ONE, ONE, RULE, OutputContext("b"))
     bad = judge(ONE, ONE * 2, RULE, OutputContext("c"))
     assert joined([empty, good], every=True) == (Status.AGREE, None, good.why)
     assert joined([empty], every=True)[:2] == (Status.UNRESOLVED, None)

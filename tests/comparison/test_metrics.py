@@ -31,7 +31,8 @@ TWO_MILD = st.lists(st.tuples(MILD, MILD), min_size=1, max_size=12)
 
 def measured(name: str, reference: Any, candidate: Any) -> float:
     """As `Pair` calls a metric: float64, numpy's warnings off."""
-    a, b = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
+    a = np.asarray(reference, np.float64)
+    b = np.asarray(candidate, np.float64)
     with np.errstate(all="ignore"):
         return float(METRICS[name].measure(a, b))
 
@@ -114,11 +115,13 @@ Plain = Sequence[float]
 
 def plain_kl(reference: Plain, candidate: Plain) -> float:
     def distribution(values: Plain) -> list[float]:
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         scaled = [max((x - low) / (high - low) if high != low else 1.0, 2**-23) for x in values]
         return [x / math.fsum(scaled) for x in scaled]
 
-    p, q = distribution(candidate), distribution(reference)
+    p = distribution(candidate)
+    q = distribution(reference)
     return max(0.0, math.fsum(x * math.log(x / y) for x, y in zip(p, q, strict=True)))
 
 

@@ -16,7 +16,8 @@ from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
 from tests.helpers.examples import examples
 
-INF, NAN = math.inf, math.nan
+INF = math.inf
+NAN = math.nan
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 ANY = st.lists(st.tuples(*[st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5])] * 2), max_size=8)
 
@@ -162,13 +163,15 @@ def test_only_tensors_of_one_shape_and_type_are_comparable() -> None:
 
 
 def test_differences_are_zero_where_both_are_the_same_mask() -> None:
-    a, b = np.array([NAN, INF, 1, NAN, 2], np.float16), np.array([NAN, INF, 3, 0, -INF])
+    a = np.array([NAN, INF, 1, NAN, 2], np.float16)
+    b = np.array([NAN, INF, 3, 0, -INF])
     assert np.array_equal(differences(a, b), [0, 0, 2, NAN, -INF], equal_nan=True)
     assert np.array_equal(differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]])
 
 
 def test_scaled_differences_are_clipped() -> None:
-    a, b = np.array([NAN, 4, 2, INF, 0], np.float32), np.array([NAN, 8, NAN, INF, -99])
+    a = np.array([NAN, 4, 2, INF, 0], np.float32)
+    b = np.array([NAN, 8, NAN, INF, -99])
     assert scaled_differences(a, b, 10.0).tolist() == [0, 1, 10, 0, -10]
     assert scaled_differences(np.zeros(2), np.array([0.5, 0]), 10.0).tolist() == [0.5, 0]
     assert scaled_differences(np.array([2j]), np.array([1 + 2j]), 10.0).tolist() == [0.5, 0]

@@ -78,7 +78,9 @@ def test_axes_of_a_condition_are_the_first_ones_of_an_output(tmp_path: Path) -> 
 
 
 def test_outside_there_is_nothing_to_compare() -> None:
-    a, b, mask = np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([True, False])
+    a = np.array([1.0, 2.0])
+    b = np.array([3.0, 4.0])
+    mask = np.array([True, False])
     left, right = limited(a, b, mask)
     assert left[0] == 1 and right[0] == 3 and np.isnan([left[1], right[1]]).all()
     left, right = limited(a.astype(np.int64), b.astype(np.int64), mask)

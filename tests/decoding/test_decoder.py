@@ -118,14 +118,16 @@ def test_what_a_step_is_fed(tmp_path: Path) -> None:
     mask = np.array([[0, 1, 1], [1, 1, 1]])
     np.save(tmp_path / "p.npy", np.array([[9, 4, 5], [6, 7, 8]]))
     np.save(tmp_path / "m.npy", mask)
-    graph, file = load(tmp_path / "decoder.onnx"), LoopFile(steps=4)
+    graph = load(tmp_path / "decoder.onnx")
+    file = LoopFile(steps=4)
     words = (str(tmp_path / "p.npy"), f"attention_mask={tmp_path / 'm.npy'}")
     found = resolve(graph, file, ["attention_mask"])
     given = read_inputs(found, file, Feeding(words))
     assert (given.batch, given.steps) == (2, 4)
     tokens: list[Any] = [given.prompted(0), np.array([[1], [2]])]
     assert given.prompted(1) is None
-    first, second = given.arrays(0, tokens), given.arrays(1, tokens)
+    first = given.arrays(0, tokens)
+    second = given.arrays(1, tokens)
     assert first["position_ids"].tolist() == [[0, 0, 1], [0, 1, 2]]
     assert second["position_ids"].tolist() == [[2], [3]]
     assert second["attention_mask"].tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
@@ -140,7 +142,8 @@ def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path) -> None:
 
 def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
     text = "g (float[1,4] x, float[1,2] state) => (float[1,4] y, float[1,2] stateN) { y = Neg(x) stateN = Neg(state) }"
-    graph, file = text_models.load(tmp_path, text), LoopFile(slices={"x": Slicing(4, 3)})
+    graph = text_models.load(tmp_path, text)
+    file = LoopFile(slices={"x": Slicing(4, 3)})
     np.save(tmp_path / "x.npy", np.arange(11, dtype=np.float32)[None])
     given = read_inputs(resolve(graph, file, []), file, Feeding((str(tmp_path / "x.npy"),)))
     assert given.steps == 3

@@ -31,7 +31,8 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     """Of the whole of a small network, for options of the candidate; the tests share its processes."""
     folder = tmp_path_factory.mktemp("passes")
     np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
-    graph, chosen = text_models.load(folder, NET), candidate.parse(HERE)
+    graph = text_models.load(folder, NET)
+    chosen = candidate.parse(HERE)
     setup = Setup(chosen, Feeding((str(folder / "x.npy"),)), folder / "out", freeze=True)
     with Reference() as reference, Workers(chosen) as workers, open_trials(graph, setup, reference, workers) as trials:
 

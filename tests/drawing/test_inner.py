@@ -9,7 +9,8 @@ from subgraph.drawing.svg import Marks, svg
 
 
 def body(word: str, first: int, inside: dict[int, list[Inner]] | None = None) -> Inner:
-    names, tensors = [f"part/n{i}" for i in range(4)], [f"t{i}" for i in range(5)]
+    names = [f"part/n{i}" for i in range(4)]
+    tensors = [f"t{i}" for i in range(5)]
     network = Network(names, ["Relu"] * 4, [[t] for t in tensors[:-1]], [[t] for t in tensors[1:]], ["t0"], ["t4"])
     return Inner(word, f"if/{word}/", first, 4 + sum(b.size for row in (inside or {}).values() for b in row), network,
                  inside or {})  # fmt: skip
@@ -54,7 +55,8 @@ def test_what_is_open_stands_in_its_frame_with_its_own_number() -> None:
 
 
 def test_marks_reach_what_is_inside() -> None:
-    drawing, marks = drawer(), Marks(found=[11], region=[1, *range(3, 15)])
+    drawing = drawer()
+    marks = Marks(found=[11], region=[1, *range(3, 15)])
     assert 'class="box node control region found" data-key="#1"' in svg(drawing.layout(()), marks)
     assert 'class="box node activation region found" data-key="#11"' in svg(drawing.layout(drawing.openable), marks)
 

@@ -26,9 +26,11 @@ def middles(drawing: Layout) -> dict[str, float]:
 
 
 def test_what_corresponds_stands_at_one_height() -> None:
-    one, other = chain("A", "q", "q", "B", "C"), chain("A", "B", "q", "C")
+    one = chain("A", "q", "q", "B", "C")
+    other = chain("A", "B", "q", "C")
     first, second = same_height((Drawer(one).layout(), Drawer(other).layout()), (one, other), matched(one, other))
-    here, there = middles(first), middles(second)
+    here = middles(first)
+    there = middles(second)
     assert all(here[word] == there[word] for word in ("x", "A", "B", "C"))
     tips = {line.tensors: line.points[-1][1] for line in second.lines}
     assert tips["A",] == next(box.y for box in second.boxes if box.label == "B")

@@ -85,7 +85,8 @@ def test_equal_values_are_drawn_alike_and_any_difference_is_seen() -> None:
 
 
 def test_a_difference_below_the_least_float32_is_one() -> None:
-    a, b = np.zeros((2, 2)), np.array([[0, 1e-300], [-0.0, np.nan]])
+    a = np.zeros((2, 2))
+    b = np.array([[0, 1e-300], [-0.0, np.nan]])
     cells = tensor.map_cells(a, b)
     found = np.frombuffer(base64.b64decode(cells.difference or ""), "<f4")
     assert (found[0], found[2]) == (0, 0) and found[1] > 0 and np.isnan(found[3]) and cells.equal == 2

@@ -66,7 +66,8 @@ def test_end_to_end_by_a_map(tmp_path: Path) -> None:
 
 
 def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -> None:
-    one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"})
+    one = chain(tmp_path / "a.onnx", {"n": "Neg"})
+    two = chain(tmp_path / "b.onnx", {"a": "Abs"})
     draft = merge(one, two)
     draft.save(tmp_path / "ab.onnx")
     assert draft.remarks == ["1 input: x of both", "output y of the second is y_2"]
@@ -78,7 +79,8 @@ def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
-    one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
+    one = chain(tmp_path / "a.onnx", {"n": "Neg"})
+    two = chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
     with pytest.raises(ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"):
         merge(one, two, {"y": "x"})
     with pytest.raises(UnknownName, match=r"'z' is not an output of a\.onnx"):

@@ -71,7 +71,8 @@ def test_a_cut_that_is_put_back_changes_nothing(case: CutCase, tmp_path: Path, r
         except DataError:
             assert case.title.startswith("external data missing")  # of a weight that the whole needs
             return
-        before, after = Draft(graph).model, Draft(load(path)).model
+        before = Draft(graph).model
+        after = Draft(load(path)).model
         assert nodes_of(after) == nodes_of(before)
         assert {v.name: v for v in after.graph.value_info}.items() <= {
             v.name: v for v in before.graph.value_info

@@ -155,7 +155,8 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
     assert want["findings"][0]["certified"]
     steady = Counter(loads(other))
     dice = random.Random(f"{fault[0]} {jobs}")
-    kills, mark = 0, uuid4().hex
+    kills = 0
+    mark = uuid4().hex
     goals = sorted((dice.randint(0, steady.total()) for _ in range(10)), reverse=True)
     while goals or kills < 8:
         goal = goals.pop() if goals else 0

@@ -130,7 +130,8 @@ def words(case: CutCase, model: Path, out: Path) -> list[str]:
 
 @pytest.mark.parametrize("key", WORKS)
 def test_a_cut_has_the_nodes_between_and_the_edge_around_them(key: str, tmp_path: Path) -> None:
-    case, edge = TABLE[key], EDGES[key]
+    case = TABLE[key]
+    edge = EDGES[key]
     g = graph.load(case.build(tmp_path))
     found = region.between(g, case.start, case.end)
 
@@ -335,7 +336,8 @@ def test_what_nobody_runs_is_cut_right_all_the_same(key: str, tmp_path: Path, su
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     (done,) = subcut(*words(case, source, tmp_path / "out")).document["results"]
-    whole, cut = onnx.load(source), onnx.load(Path(done["path"]) / "model.onnx")
+    whole = onnx.load(source)
+    cut = onnx.load(Path(done["path"]) / "model.onnx")
     for name, model in (("whole", oracle.tapped(whole, ["h", "z"])), ("cut", cut)):
         complete(case, model)
         onnx.save(model, tmp_path / f"{name}.onnx")

@@ -194,7 +194,8 @@ def test_a_page_for_another_tools_users_has_its_parts(page: Path) -> None:
 
 def test_the_board_is_right_up_to_its_fault() -> None:
     """So that what the pages find is what was put there."""
-    model, fed = device.net(), {"data": device.fed()}
+    model = device.net()
+    fed = {"data": device.fed()}
     names = [node.output[0] for node in model.graph.node]
     right = board.results(recordings.all_outputs(model, names), fed)
     wrong = board.results(recordings.all_outputs(board.altered(model, {"pads": "/block6/conv30"}), names), fed)

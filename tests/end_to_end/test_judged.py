@@ -42,7 +42,8 @@ def here(tmp_path: Path) -> Path:
     made = text_models.model(BRANCHES, opset=18, axes=np.array([0]))
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     draw = np.random.default_rng(0).standard_normal
-    x, past = draw((1, 4), np.float32), draw((5, 4), np.float32)
+    x = draw((1, 4), np.float32)
+    past = draw((5, 4), np.float32)
     np.savez(tmp_path / "in.npz", x=x, past=past, use_past=np.array([True]))
     for name, value in np.load(tmp_path / "in.npz").items():
         np.save(tmp_path / f"{name}.npy", value)

@@ -128,7 +128,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here = tmp_path / "here"
+    temporary = tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
     wheels = {f"{tool}_{key}": value for tool in ("PIP", "UV")

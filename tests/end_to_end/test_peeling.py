@@ -78,7 +78,9 @@ def load(path, options):
 def convolutions(path: Path, factors: dict[str, float] | None = None) -> None:
     """Conv and Tanh in turns, n0 … n11; `factors` scale the weights of some."""
     random = np.random.default_rng(0)
-    weights, nodes, tensor = [], [], "x"
+    weights = []
+    nodes = []
+    tensor = "x"
     for i in range(12):
         if i % 2 == 0:
             values = (random.standard_normal((4, 4, 3, 3)) / 6 * (factors or {}).get(f"n{i}", 1)).astype(np.float32)

@@ -188,7 +188,8 @@ for file, value in zip(outputs.values(), session.run(list(outputs), feeds)):
 @pytest.fixture
 def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The recipe's folder as its reader has it, with a case; the folder that is the phone."""
-    place, phone = tmp_path / "recipe", tmp_path / "phone"
+    place = tmp_path / "recipe"
+    phone = tmp_path / "phone"
     prepare(Recipe("adb"), place)
     shutil.copytree(CASE, place / "case")
     there = phone / "data" / "local" / "tmp" / "subcut"

@@ -79,7 +79,8 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
 
     The last of either kind are killed when their result has appeared: no clock knows that moment.
     """
-    old, new = expected(here), expected(here, "--seed", "1")
+    old = expected(here)
+    new = expected(here, "--seed", "1")
     last = undisturbed(here) * 1.1
     left = []
     for k in range(moments):

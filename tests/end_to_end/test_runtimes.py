@@ -183,7 +183,8 @@ def test_disconnected_pieces_in_one_model(runtime: str, workers: dict[str, Worke
     model = save(tmp_path, f"g ({ins}) => ({outs}) {{ {nodes} }}", **weights)
     right: Any = ort.load(model, {"opt": "disable"})
     load(workers[runtime], runtime, model)
-    found, expected = run(workers[runtime], tmp_path, feeds), right(feeds)
+    found = run(workers[runtime], tmp_path, feeds)
+    expected = right(feeds)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4, err_msg=name)
@@ -354,7 +355,8 @@ def test_openvino_in_float32_quantizes_no_activations(workers: dict[str, Worker]
     """With weights of 8 bits it does by default: 5.7e-3 of the scale, with precision=f32 too."""
     rng = np.random.default_rng(0)
     text = "g (float[32,256] x) => (float[32,256] y) { w = DequantizeLinear <axis=1> (q, s) y = MatMul(x, w) }"
-    q, x = rng.integers(-127, 128, (256, 256)).astype(np.int8), rng.standard_normal((32, 256)).astype(np.float32)
+    q = rng.integers(-127, 128, (256, 256)).astype(np.int8)
+    x = rng.standard_normal((32, 256)).astype(np.float32)
     load(workers["openvino"], "openvino", save(tmp_path, text, q=q, s=np.full(256, 0.01, np.float32)))
     (y,) = run(workers["openvino"], tmp_path, {"x": x}).values()
     expected = x.astype(np.float64) @ (q * 0.01)
@@ -447,7 +449,8 @@ def test_nothing_is_sent_anywhere(runtime: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_no_library_opens_a_connection_either(runtime: str, tmp_path: Path) -> None:
     """As the kernel sees it, of the command and of all that it starts."""
-    model, log = save(tmp_path, CONV, **KERNEL, **LAST), tmp_path / "calls"
+    model = save(tmp_path, CONV, **KERNEL, **LAST)
+    log = tmp_path / "calls"
     words = ["-f", "-e", "trace=connect,sendto,sendmmsg", "-o", str(log), str(Path(sys.executable).with_name("subcut"))]
     done = subprocess.run(
         ["strace", *words, "compare", str(model), "-c", runtime], cwd=tmp_path, capture_output=True, text=True,

@@ -132,7 +132,8 @@ def test_kernels_of_arm_agree_with_those_of_this_machine(spec: str, digits: int,
         pytest.skip(f"{lacks}; .ci/run installs it")
     subcut("demo", "demo", "-q", cwd=tmp_path)
     done = subcut("compare", "model.onnx", "-c", spec, "--at", "classes", "--json", cwd=tmp_path / "demo")
-    document, whole = done.document, done.document["whole"]
+    document = done.document
+    whole = done.document["whole"]
     assert whole["status"] in ("agree", "unresolved"), done.err
     assert whole["outputs"][0]["errors"]["max_abs"] < 10**-digits
     assert "kernels for aarch64 under qemu" in json.dumps(document), "each answer names the emulator"

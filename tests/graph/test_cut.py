@@ -299,7 +299,8 @@ def test_a_structure_that_would_not_hold() -> None:
         x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
         return helper.make_model(helper.make_graph(list(nodes), "g", [x], [y]))
 
-    relu, neg = helper.make_node("Relu", ["x"], ["a"], "relu"), helper.make_node("Neg", ["a"], ["y"], "neg")
+    relu = helper.make_node("Relu", ["x"], ["a"], "relu")
+    neg = helper.make_node("Neg", ["a"], ["y"], "neg")
     assert structure_problem(model(relu, neg)) is None
     assert structure_problem(model(neg, relu)) == "'a', read by 'neg', has no producer before it"
     assert structure_problem(model(relu)) == "output 'y' has no producer"

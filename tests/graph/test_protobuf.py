@@ -333,7 +333,8 @@ def external(**entries: str) -> onnx.TensorProto:
     ],
 )
 def test_external_data_that_cannot_be_had(tmp_path: Path, entries: dict[str, str], says: str) -> None:
-    folder, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    folder = tmp_path / "models"
+    elsewhere = tmp_path / "elsewhere"
     for place in (folder / "folder", elsewhere):
         place.mkdir(parents=True)
         (place / "d").write_bytes(bytes(16))

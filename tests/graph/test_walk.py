@@ -24,10 +24,8 @@ def _nested() -> onnx.ModelProto:
     inner = helper.make_node("If", ["c"], ["y"], then_branch=deep, else_branch=deep)
     branch = helper.make_graph([inner, _constant("k")], "branch", [], [y])
     outer = helper.make_node("If", ["c"], ["z"], name="if", then_branch=branch, else_branch=branch)
-    x, c = (
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
-        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    c = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     relu = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], imports[:1])
     through = [helper.make_node("Inner", ["a"], ["b"], domain="local")]

@@ -30,7 +30,8 @@ class CapturedRegion:
     def __init__(
         self, graph: Graph, reference: Reference, feeds: Mapping[str, Array], memo: Memo | None = None
     ) -> None:
-        self.graph, self.feeds = graph, feeds
+        self.graph = graph
+        self.feeds = feeds
         self.region = region.between(graph, (), ())
         folder = graph.path.parent / "captured"
         folder.mkdir(exist_ok=True)
@@ -51,7 +52,8 @@ class CapturedRegion:
         """Outputs of onnxruntime at an optimisation level."""
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-        options.intra_op_num_threads, options.log_severity_level = 1, 4
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
         session = onnxruntime.InferenceSession(str(self.graph.path), options, providers=["CPUExecutionProvider"])
         return dict(zip(self.region.outputs, session.run(list(self.region.outputs), dict(self.feeds)), strict=True))
 

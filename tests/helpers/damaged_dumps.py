@@ -130,7 +130,8 @@ def _without(data: bytes, _: bytes, dice: random.Random) -> bytes:
 
 def _blown_up(data: bytes, _: bytes, dice: random.Random) -> bytes:
     """A number of the header that says another size."""
-    at, width = _place(data, dice), dice.choice((1, 2, 4, 8))
+    at = _place(data, dice)
+    width = dice.choice((1, 2, 4, 8))
     number = dice.choice((-1, 0, 1, 1 << (8 * width - 1), (1 << (8 * width - 1)) - 1, 1 << (8 * width - 3), len(data)))
     return data[:at] + (number % (1 << 8 * width)).to_bytes(width, dice.choice(("little", "big"))) + data[at + width :]
 
@@ -230,7 +231,8 @@ def attempt(folder: Path, word: str, known: DumpHints, count: Count, size: int) 
         if not e.what or "Traceback" in e.what:
             return f"says nothing: {e!r}"
     except (Exception, Hang) as e:  # noqa: BLE001 - that is what is looked for
-        trace, places = e.__traceback__, []
+        trace = e.__traceback__
+        places = []
         while trace:
             places.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
             trace = trace.tb_next
@@ -258,7 +260,8 @@ def told(name: str, dice: random.Random) -> DumpHints:
 
 def hurt(word: str, good: Path, count: int, seed: str) -> Count:
     """Damage this many folders of one format."""
-    dice, counted = random.Random(f"{seed} {word}"), Count()
+    dice = random.Random(f"{seed} {word}")
+    counted = Count()
     names = [p.relative_to(good).as_posix() for p in sorted(good.rglob("*")) if p.is_file()]
     whole = {name: (good / name).read_bytes() for name in names}
     chosen = [name for name in names if len(whole[name]) <= LARGE]

@@ -69,7 +69,8 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
         raise ValueError("it does not take this")
     spoil(made.graph, options)
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
@@ -155,7 +156,8 @@ def spoil(graph: Any, options: Mapping[str, str]) -> None:
 
 def _halve(graph: Any, fused: list[str]) -> None:
     """Round the inputs, the weights and the outputs of all nodes to float16, except between fused nodes."""
-    nodes, outputs = list(graph.node), {o.name for o in graph.output}
+    nodes = list(graph.node)
+    outputs = {o.name for o in graph.output}
     del graph.node[:]
     for name in [*(i.name for i in graph.input), *(w.name for w in graph.initializer)]:
         graph.node.extend(_rounded(name, f"{name}/half"))

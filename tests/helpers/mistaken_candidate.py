@@ -60,13 +60,15 @@ def switches(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def load(model: Path, options: Mapping[str, str]) -> Run:
     """A session with the mistake around it."""
-    made, mistake = onnx.load(model), options.get("mistake", "")
+    made = onnx.load(model)
+    mistake = options.get("mistake", "")
     if mistake in ("half", "inside"):
         from onnxruntime.transformers.float16 import convert_float_to_float16
 
         made = convert_float_to_float16(made, keep_io_types=True, disable_shape_infer=True)
     settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]

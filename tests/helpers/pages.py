@@ -101,7 +101,9 @@ def run_words(words: list[str], folder: Path, *, apart: bool = False) -> tuple[i
         here = together(words[1:], folder, variables)
         return here.code, here.out
     words[1:1] = PLUGIN if words[0] == "pytest" else ()
-    nowhere, out, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    nowhere = subprocess.DEVNULL
+    out = subprocess.PIPE
+    both = subprocess.STDOUT
     done = subprocess.run(
         words, cwd=folder, env=environment(variables), stdin=nowhere, stdout=out, stderr=both, text=True, check=False,
         timeout=PATIENCE,

@@ -98,7 +98,8 @@ def _run_here(words: Sequence[str], cwd: Path, variables: Mapping[str, str], str
 
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(streams)]
-        out, err = opened[0], opened[-1]
+        out = opened[0]
+        err = opened[-1]
         nothing = stack.enter_context(Path(os.devnull).open(encoding="utf-8"))
         for name, value in (("stdin", nothing), ("stdout", out), ("stderr", err), ("argv", [str(SUBCUT), *words])):
             stack.enter_context(mock.patch.object(sys, name, value))
@@ -126,7 +127,8 @@ def _own_settings() -> Iterator[None]:
         vars(cli)["_build_command"] = functools.cache(cli._build_command)
     log = logging.getLogger("subcut")
     logging_before = log.handlers[:], log.level, log.propagate
-    terminate, threshold = signal.getsignal(signal.SIGTERM), gc.get_threshold()
+    terminate = signal.getsignal(signal.SIGTERM)
+    threshold = gc.get_threshold()
     try:
         with mock.patch.object(cli, "_log_heartbeat", lambda: None):
             yield

@@ -251,7 +251,9 @@ def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path, monkeypa
 
     child = OnnxProcess(tmp_path)
     monkeypatch.setattr("subgraph.graph.shape_inference.OnnxProcess", lambda _: nullcontext(child))
-    path, wrong, count = tmp_path / "model.onnx", {}, 0
+    path = tmp_path / "model.onnx"
+    wrong = {}
+    count = 0
     for count, case in enumerate(collect_testcases(None), 1):  # noqa: B007
         assert case.model is not None
         path.write_bytes(case.model.SerializeToString())
@@ -396,7 +398,8 @@ def test_samples_are_taken_together(tmp_path: Path) -> None:
     path = write(tmp_path, "g (float[N,3] x) => (float[N,3] y) { y = Neg(x) s = Shape(y) }")
     doc = document(path, inputs=[str(folder)])
     assert doc["run"]["samples"] == 2
-    y, s = outputs(doc)["y"], outputs(doc)["s"]
+    y = outputs(doc)["y"]
+    s = outputs(doc)["s"]
     assert (y["shape"], y["range"]["min"], y["range"]["max"], y["range"]["elements"]) == ([None, 3], -2, 1, 15)
     assert s["value"] is None
 

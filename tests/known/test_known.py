@@ -537,7 +537,8 @@ def test_a_try_that_was_interrupted_goes_on_and_says_so(tmp_path: Path) -> None:
     entry = known.Entry("Elu", "is odd", ["7"], "2026-01-01", ["test_selu", "test_elu_default"])
     (tmp_path / "own" / "toy" / "odd.toml").write_text(render(entry), encoding="utf-8")
     (tmp_path / "subcut.toml").write_text('known = ["own"]\n', encoding="utf-8")
-    words, log = ("known", "odd", "--try", "-c", "toy.py"), tmp_path / "log"
+    words = ("known", "odd", "--try", "-c", "toy.py")
+    log = tmp_path / "log"
     run = start(*words, cwd=tmp_path)
     wait_for(tmp_path / "there")
     run.send_signal(signal.SIGINT)

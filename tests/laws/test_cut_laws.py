@@ -195,7 +195,8 @@ def test_a_region_is_what_lies_between_with_the_edge_around_it(question: Questio
     constant. Out: what is made there and read elsewhere, or given by the model, or asked for. By networkx alone.
     """
     assume(question.has_answer)
-    nodes, model = question.model.graph.node, question.model
+    nodes = question.model.graph.node
+    model = question.model
     with saved(model) as path:
         g = graph.load(path)
         found = region.between(g, question.start, question.end)
@@ -349,7 +350,8 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question,
 @given(models(), st.data())
 def test_a_prepared_graph_gives_the_same_regions_and_cuts(model: onnx.ModelProto, data: st.DataObject) -> None:
     with saved(model) as path:
-        plain, prepared = graph.load(path), graph.load(path).prepare()
+        plain = graph.load(path)
+        prepared = graph.load(path).prepare()
         chosen = data.draw(st.sets(st.integers(0, len(plain.nodes) - 1), min_size=1))
         want = region.of_nodes(plain, chosen)
         assert region.of_nodes(prepared, chosen) == want

@@ -77,7 +77,8 @@ def test_what_is_certified_was_asked(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_answers_give_the_same_path(family: str) -> None:
     s: Scenario = scenario(family, SEED + 1)
-    first, second = run(s), run(s)
+    first = run(s)
+    second = run(s)
     assert first.candidate.queries == second.candidate.queries
     assert first.findings == second.findings
 

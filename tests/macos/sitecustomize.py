@@ -109,7 +109,9 @@ def hide_symbols() -> None:
 
 
 sys.meta_path.insert(0, Finder())
-fcntl.fcntl, resource.setrlimit, resource.getrlimit = control, set_limit, get_limit
+fcntl.fcntl = control
+resource.setrlimit = set_limit
+resource.getrlimit = get_limit
 for each in ("open", "exists", "is_dir", "is_file", "iterdir", "read_text", "read_bytes"):
     hide_proc(each)
 hide_symbols()

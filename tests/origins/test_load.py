@@ -44,7 +44,8 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("form", ["json", "onnxtxt", "textproto"])
 def test_onnx_as_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    model, path = graphs.plain(), tmp_path / f"m.{form}"
+    model = graphs.plain()
+    path = tmp_path / f"m.{form}"
     with warnings.catch_warnings(action="ignore"):
         onnx.save(model, path, format=form)
     assert onnx.printer.to_text(onnx.load(subgraph.load(path).path, format="protobuf").graph) == onnx.printer.to_text(

@@ -155,7 +155,8 @@ def test_a_finding_names_the_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
-    model, dump = TORCH / "tiny_dynamo.onnx", tmp_path / "dump"
+    model = TORCH / "tiny_dynamo.onnx"
+    dump = tmp_path / "dump"
     in_process("dump", model, "--all", "-o", dump)
     np.save(dump / "linear.npy", np.load(dump / "linear.npy") * 1.5)
     shown = in_process("compare", model, "--recorded", dump, "-o", tmp_path / "out")

@@ -41,7 +41,8 @@ def test_a_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
 def test_what_is_left_computes_the_same(tmp_path: Path) -> None:
     path = stripped(MODEL, tmp_path, "copy.onnx")
     assert HOME not in path.read_bytes() and not found({"copy.onnx": path})
-    model, left = onnx.load(MODEL), onnx.load(path)
+    model = onnx.load(MODEL)
+    left = onnx.load(path)
     for node in left.graph.node:
         keys = {entry.key for entry in node.metadata_props}
         assert keys <= {"pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"}

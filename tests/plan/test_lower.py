@@ -130,7 +130,8 @@ def test_each_place_is_probed_on_float_values(net: Graph, tmp_path: Path) -> Non
     onnx.checker.check_model(onnx.load(tmp_path / "probed.onnx"), full_check=True)
     y, h, found = evaluate(tmp_path / "probed.onnx", {"x": X}).values()
     assert owners == [0, 1, 1, 2, 3] and np.allclose(h, X @ W, rtol=1e-5, atol=1e-5)
-    r, form = np.maximum(X @ W, 0), TWIN.forms["w"]
+    r = np.maximum(X @ W, 0)
+    form = TWIN.forms["w"]
     assert isinstance(form, Quantized) and np.allclose(y, r @ V, rtol=1e-5, atol=1e-5)
     exact = [X @ W, r, r @ V, X @ W, r]
     others = [through(X) @ through(W, form), np.maximum(through(X @ W), 0), through(r) @ V, through(X @ W)]

@@ -51,7 +51,8 @@ EXACT = "ort:session.x64quantprecision=1"  # without it, int8 sums saturate on p
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network, samples, and it quantized: rightly; with a scale of `r` that cuts off most; with too large a one."""
-    folder, rng = tmp_path_factory.mktemp("plan"), np.random.default_rng(7)
+    folder = tmp_path_factory.mktemp("plan")
+    rng = np.random.default_rng(7)
     w, v, u = (rng.normal(size=s).astype(np.float32) / 2 for s in ((8, 16), (16, 16), (16, 4)))
     model = text_models.model(NET, w=w, v=v, u=u)
     onnx.save(model, folder / "m.onnx")
@@ -194,7 +195,8 @@ def test_a_converter_of_ones_own_is_told_what_to_keep(place: Path, tmp_path: Pat
         precision = "int8"
         """
     )
-    model, sample = place / "m.onnx", ("-i", place / "samples" / "s0.npy")
+    model = place / "m.onnx"
+    sample = ("-i", place / "samples" / "s0.npy")
     words = (*sample, "-c", "board", "--criterion", "cosine>0.98", "--trust", "--json")
     done = subcut("plan", model, *words, cwd=tmp_path)
     document = done.document
@@ -293,13 +295,15 @@ def test_an_old_opset_is_converted_and_said(place: Path) -> None:
 def test_a_run_is_stored_by_what_is_lowered_whatever_the_unit(place: Path) -> None:
     """Place 0 is a node, or all nodes of an operator: a run of one was taken for the other's."""
     graph = load(place / "m.onnx").prepare()
-    key, values = SimpleNamespace(text="board"), SimpleNamespace(records=[])
+    key = SimpleNamespace(text="board")
+    values = SimpleNamespace(records=[])
     trials: Any = SimpleNamespace(
         model=SimpleNamespace(graph=graph, values=values),
         runtime=SimpleNamespace(own_model=None),
         processes=SimpleNamespace(candidate_key=key),
     )
-    twin, acceptance = by_command(graph, Precision.INT8), ByCriterion(trials)
+    twin = by_command(graph, Precision.INT8)
+    acceptance = ByCriterion(trials)
     node, operator = (Planner(trials, twin, unit, acceptance) for unit in (Unit.NODE, Unit.OPERATOR))
     assert [p.name for p in node.places] == ["first", "relu", "second", "tanh", "last"]
     assert [p.name for p in operator.places] == ["MatMul", "Relu", "Tanh"]
@@ -338,7 +342,8 @@ def test_where_the_time_is_limited_the_sensitive_places_are_measured_in_its_firs
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """160 places, a second each, of which 100 s are left: ten groups, then the group of the sensitive ones first."""
-    clock, bad = [0.0], {70, 71}
+    clock = [0.0]
+    bad = {70, 71}
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     def error_of(group: Collection[int], until: float, samples: int | None) -> float:

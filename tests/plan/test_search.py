@@ -36,7 +36,8 @@ def test_law_what_is_kept_is_accepted_and_nothing_can_be_given_back(data: st.Dat
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(2, 200), st.integers(1, 6))
 def test_law_questions_are_few_where_the_order_is_right(n: int, guilty: int) -> None:
-    needed, asked = set(range(min(guilty, n))), []
+    needed = set(range(min(guilty, n)))
+    asked = []
 
     def accepts(kept: Collection[int]) -> bool:
         asked.append(kept)
@@ -49,7 +50,8 @@ def test_law_questions_are_few_where_the_order_is_right(n: int, guilty: int) -> 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(2, 300), st.data())
 def test_law_two_misjudged_places_cost_a_few_halvings(n: int, data: st.DataObject) -> None:
-    needed, asked = data.draw(st.sets(st.integers(0, n - 1), max_size=2)) | {0}, []
+    needed = data.draw(st.sets(st.integers(0, n - 1), max_size=2)) | {0}
+    asked = []
 
     def accepts(kept: Collection[int]) -> bool:
         asked.append(kept)

@@ -25,7 +25,8 @@ from subgraph.storage.scale import Scale
 from subgraph.types import Array
 from tests.helpers.runs import evaluate
 
-STEP, ZERO = 0.05, 120
+STEP = 0.05
+ZERO = 120
 DATA = np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)
 
 

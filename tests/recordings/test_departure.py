@@ -169,7 +169,8 @@ def test_displaced(scale: float) -> None:
 
 
 def test_remoteness() -> None:
-    reference, before = np.zeros(4, np.float32), np.array([3, np.nan, 0, 4], np.float32)
+    reference = np.zeros(4, np.float32)
+    before = np.array([3, np.nan, 0, 4], np.float32)
     after = np.array([3, np.nan, 0, 5], np.float32)
     assert remoteness(reference, before, after) == pytest.approx(0.2)
     assert remoteness(reference, before, reference) == np.inf, "the NaN is gone"

@@ -143,7 +143,8 @@ def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
             with pytest.raises(InputError, match=re.escape(e.file)):
                 e.read()
             continue
-        raw, value = e.load(), e.read()
+        raw = e.load()
+        value = e.read()
         assert e.shape is None or raw.shape == e.shape
         assert raw.dtype == tensors.np_dtype(e.dtype)
         assert value.size <= raw.size and e.original_shape in (None, value.shape)
@@ -244,7 +245,8 @@ def test_what_a_format_cannot_hold(tmp_path: Path) -> None:
 def test_rknn() -> None:
     found = recording.open(OURS / "rknn")
     assert (found.format, len(found.entries)) == ("rknn", 26)
-    golden, simulator = values(found, "golden"), values(found, "simulator")
+    golden = values(found, "golden")
+    simulator = values(found, "simulator")
     assert list(golden) == list(simulator) and golden["/blk/Add_output_0"].shape == (1, 8, 8, 8)
     assert golden["relu1"].min() == 0 and golden["conv1"].min() < 0
     printed = np.loadtxt(OURS / "rknn/golden/_blk_Add_output_0.txt").reshape(1, 8, 8, 8)
@@ -309,7 +311,8 @@ def test_polygraphy() -> None:
 def test_tnn(folder: Path) -> None:
     found = recording.open(folder if folder.exists() else sample("tnn/blob_dump_synthetic"))
     assert found.format == "tnn" and all(e.step == 1e-9 for e in found)
-    first, last = found.entries[0], found.entries[-1]
+    first = found.entries[0]
+    last = found.entries[-1]
     assert (first.node, first.role, first.tensor, first.read().shape) == ("conv1", "input", "data", (1, 3, 16, 16))
     assert (last.node, last.role, last.tensor, last.read().shape) == ("logits", "output", "logits", (1, 5))
     written = WrittenNames(["/blk/Add_output_0", "relu4", "gap"], found.plain)

@@ -30,7 +30,8 @@ from subgraph.recordings.msaccucmp import (
 from subgraph.text import FORMULA
 from tests.helpers.examples import examples
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 MILD = st.floats(-1000, 1000, width=32)
 ANY = st.floats(width=64)

@@ -49,11 +49,13 @@ def test_each_tensor_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     write(tmp_path)
     read = recording.open(tmp_path / folder)
     assert read.format == format
-    known, found = values(network(), example()), set()
+    known = values(network(), example())
+    found = set()
     for entry in read:
         tensor = {**OF_CELLS, **OF_NODES}.get(entry.label, entry.label)
         if entry.role == "output" and tensor in known:
-            value, right = entry.read(), known[tensor]
+            value = entry.read()
+            right = known[tensor]
             assert value.size == right.size and value.dtype == right.dtype
             assert np.abs(value.ravel() - right.ravel()).max() <= far, (entry.file, tensor)
             found.add(tensor)

@@ -245,7 +245,8 @@ def test_one_value_under_two_names(values: dict[str, Array], tmp_path: Path, com
 def test_each_iteration_is_judged_against_its_own_input(
     values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
 ) -> None:
-    model, other = onnx.load(others / "resnet.onnx"), values["data"][..., ::-1].copy()
+    model = onnx.load(others / "resnet.onnx")
+    other = values["data"][..., ::-1].copy()
     second = _all_tensors(model, other)
     runs_of = [{n: v for n, v in recorded.items() if n != "data"} for recorded in (values, second)]
     iterations = [{"outputs": {n: _lazy(v) for n, v in outputs.items()}} for outputs in runs_of]
@@ -427,7 +428,8 @@ def _mindspore(folder: Path, tensors: Mapping[str, Array]) -> None:
     for name, value in tensors.items():
         parts = name.strip("/").split("/")
         if len(parts) > 1:
-            path, op = ".".join(re.sub(r"^.*\.", "", part) for part in parts[:-1]), parts[-1].partition("_")[0]
+            path = ".".join(re.sub(r"^.*\.", "", part) for part in parts[:-1])
+            op = parts[-1].partition("_")[0]
             calls[f"Cell.{path}.{op}.forward.0"] = value
     producers.msprobe_of_mindspore(folder, calls)
 

@@ -52,7 +52,8 @@ def fifty(tmp_path: Path, made: onnx.ModelProto) -> Callable[..., Path]:
 
     def make(wrong: int | None = None, kind: device.Kind = device.KINDS[0], name: str = "dump", seed: int = 0) -> Path:
         onnx.save(made, tmp_path / "net.onnx")
-        data, left = device.fed(), device.dumps(made, kind, seed)
+        data = device.fed()
+        left = device.dumps(made, kind, seed)
         device.save(device.run(made, data, wrong, seed), data, left, tmp_path / name)
         return tmp_path
 
@@ -252,7 +253,8 @@ def test_law_what_is_matched_holds_that_tensor(
     dice = np.random.default_rng(seed)
     folder = tmp_path_factory.mktemp("law")
     onnx.save(made, folder / "net.onnx")
-    values, data = device.run(made, device.fed(), None, seed), device.fed()
+    values = device.run(made, device.fed(), None, seed)
+    data = device.fed()
     kept = {n: v for n, v in values.items() if dice.random() < 0.7}
     (folder / "dump").mkdir()
     np.save(folder / "dump" / "data.npy", data)
@@ -587,9 +589,12 @@ def seen_in(
 def cube(*ops: str, names: Sequence[str] = ()) -> onnx.ModelProto:
     """A chain on 1×6×6×6: channels last look like channels first."""
     dice = np.random.default_rng(0)
-    nodes, weights, last = [], [], "data"
+    nodes = []
+    weights = []
+    last = "data"
     for k, op in enumerate(ops):
-        reads, name = [last], names[k] if names else f"t{k}"
+        reads = [last]
+        name = names[k] if names else f"t{k}"
         if op == "Conv":
             weights.append(onnx.numpy_helper.from_array(dice.normal(size=(6, 6, 1, 1)).astype(np.float32), f"w{k}"))
             reads.append(f"w{k}")

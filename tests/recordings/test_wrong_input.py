@@ -38,7 +38,10 @@ MISREAD = {
 def net(wrong: str = "") -> onnx.ModelProto:
     """Conv, Relu, Conv, Relu; `wrong`: the Conv whose filters are in another order."""
     dice = np.random.default_rng(0)
-    nodes, weights, last, channels = [], [], "data", 3
+    nodes = []
+    weights = []
+    last = "data"
+    channels = 3
     for name in NAMES:
         if name in ("stem", "mid"):
             kernel = dice.normal(size=(6, channels, 3, 3)).astype(np.float32)

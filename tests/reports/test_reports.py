@@ -99,7 +99,8 @@ def test_every_form_names_a_file_of_its_own() -> None:
 @cache
 def validator(kind: type) -> Any:
     """A full validator of the schema of a kind of document."""
-    rule, of = schema(kind), pytest.importorskip("jsonschema").Draft202012Validator
+    rule = schema(kind)
+    of = pytest.importorskip("jsonschema").Draft202012Validator
     of.check_schema(rule)
     return of(rule)
 
@@ -158,7 +159,8 @@ def test_a_departure_is_named() -> None:
 def test_the_first_lines_on_a_page_are_those_of_the_terminal(name: str) -> None:
     """A finding's reason, and what to do next; of a comparison the totals as well."""
     document = ALL[name]()
-    found, printed = first_lines(document), [line.strip() for line in render("text", document).splitlines()]
+    found = first_lines(document)
+    printed = [line.strip() for line in render("text", document).splitlines()]
     assert found is not None and found.headline == printed[0]
     assert len(found.findings) == len(document.get("findings", ()))
     for line in (line for row in found.findings for line in row):
@@ -435,7 +437,8 @@ def test_junit_has_names_as_they_are() -> None:
 def test_model_explorer_has_the_profile() -> None:
     document = RUNS["culprits"]()
     graph = json.loads(render("model-explorer", document))["main_graph"]
-    results, values = graph["results"], [t["value"] for t in graph["thresholds"]]
+    results = graph["results"]
+    values = [t["value"] for t in graph["thresholds"]]
     assert set(results) == {node.label for node in NODES} and values == sorted(values)
     assert results[NODES[9].label] == {"value": 0.02}
     assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}, "what is not finite"

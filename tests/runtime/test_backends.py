@@ -531,7 +531,8 @@ def test_headerless_files_of_a_wrong_size_are_named(
 
 def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[..., str]) -> None:
     """Nothing, something else, a damaged file, a folder; and a truth value of another byte than 1."""
-    model, value = passing(tmp_path / "m.onnx", "bool", [2]), np.array([True, False])
+    model = passing(tmp_path / "m.onnx", "bool", [2])
+    value = np.array([True, False])
     assert cmd.load(model, {"run": quoted(shell("true"))})({"in/x": value}) == {}
     other = shell('touch "$3"/other.npy "$3"/y.bin "$3"/log.txt; mkdir "$3"/out_y.npy "$3"/folder.bin.d')
     assert cmd.load(model, {"run": quoted(other)})({"in/x": value}) == {"other.npy": None, "y.bin": None}
@@ -713,7 +714,8 @@ def test_commands_that_cannot_be_run(model: Path, shell: Callable[..., str], tmp
 
 
 def test_commands_of_a_project_run_in_its_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, below = tmp_path / "home", tmp_path / "home/below"
+    home = tmp_path / "home"
+    below = tmp_path / "home/below"
     below.mkdir(parents=True)
     (home / "run.sh").write_text('#!/bin/sh\npwd > where; cp "$2"/*.npy "$3"/out_y.npy\n')
     (home / "run.sh").chmod(0o755)

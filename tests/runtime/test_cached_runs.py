@@ -14,7 +14,8 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 
-USED, FRESH = digest("used"), digest("fresh")
+USED = digest("used")
+FRESH = digest("fresh")
 
 
 @pytest.fixture

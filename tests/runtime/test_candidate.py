@@ -334,7 +334,8 @@ def test_the_identity_of_a_projects_commands_does_not_depend_on_where_one_stands
 
 def edited(found: Candidate, file: Path, text: str = "ERR = 2\n") -> bool:
     """Is the candidate another one, as far as its identity tells, after a file was edited? The edit is undone."""
-    before, old = found.identity(""), file.read_text()
+    before = found.identity("")
+    old = file.read_text()
     file.write_text(text)
     now = found.identity("")
     file.write_text(old)

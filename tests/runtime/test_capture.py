@@ -432,7 +432,8 @@ def test_networks_of_the_onnx_package_are_cut_in_the_middle(path: Path, cases: C
     """IR 3, nameless nodes, weights filled by ConstantOfShape: from a tenth before the middle to a tenth after."""
     g = graph.load(path)
     trunk = [i for i in g.in_order(range(len(g.nodes))) if g.kinds(g.makes[i][:1]) == {g.makes[i][0]: graph.VALUE}]
-    first, last = trunk[len(trunk) * 4 // 10], trunk[len(trunk) * 6 // 10]
+    first = trunk[len(trunk) * 4 // 10]
+    last = trunk[len(trunk) * 6 // 10]
     below = g.descendants([first])
     last = next(i for i in trunk[trunk.index(last) :] if i in below)
     (case,) = cases(g, f"#{first}", f"#{last}")

@@ -20,7 +20,8 @@ CUDA = {"providers": "CUDAExecutionProvider"}
 
 @pytest.mark.parametrize("name", devices.names())
 def test_each_name_is_a_candidate_whose_precision_is_known(name: str) -> None:
-    found, candidate = devices.device(name), parse(name)
+    found = devices.device(name)
+    candidate = parse(name)
     assert candidate.device == name
     assert candidate.package == found.package
     assert found.precision in [*Precision], "a word of `Precision`"

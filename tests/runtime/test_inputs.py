@@ -104,7 +104,8 @@ def test_a_file_for_an_input_that_this_run_does_not_need_is_left_out(
 ) -> None:
     """The whole model's inputs are given, whatever the cut needs of them."""
     g = model("float[2] x, float[2] v")
-    x, v = np.zeros(2, np.float32), np.ones(2, np.float32)
+    x = np.zeros(2, np.float32)
+    v = np.ones(2, np.float32)
     np.savez(tmp_path / "both.npz", x=x, v=v, label=np.array(7))
     for name, value in (("x", x), ("v", v)):
         np.save(tmp_path / f"{name}.npy", value)
@@ -288,7 +289,9 @@ def picture(tmp_path: Path) -> Path:
     return path
 
 
-RED, GREEN, BLUE = [[255, 0], [0, 10]], [[0, 255], [0, 20]], [[0, 0], [255, 30]]
+RED = [[255, 0], [0, 10]]
+GREEN = [[0, 255], [0, 20]]
+BLUE = [[0, 0], [255, 30]]
 
 
 def test_an_image_is_planes_of_red_green_and_blue(picture: Path, model: Callable[..., Graph]) -> None:

@@ -28,7 +28,9 @@ class Counting:
     """A reference that counts its runs, and may fail at one."""
 
     def __init__(self, real: Reference, fail_at: int = 0) -> None:
-        self._real, self.fail_at, self.runs = real, fail_at, 0
+        self._real = real
+        self.fail_at = fail_at
+        self.runs = 0
 
     def run(self, *args: Any, **more: Any) -> ModelRun:
         self.runs += 1

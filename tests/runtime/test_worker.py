@@ -596,7 +596,8 @@ def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "temporary").mkdir()
     hang = backend(tmp_path, run="time.sleep(600)", name="hang")
     crash = backend(tmp_path, load="os.abort()", name="crash")
-    before, threads = opened(), threading.active_count()
+    before = opened()
+    threads = threading.active_count()
     for i in range(50):
         one = Worker((hang, crash)[i % 2], timeout=0.05)
         if i % 10 < 2:

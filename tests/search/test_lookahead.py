@@ -40,7 +40,9 @@ def test_steps_and_findings_are_those_of_one_worker(family: str) -> None:
 @pytest.mark.parametrize(("sigma", "most"), [(0.0, 4.2), (0.5, 4.2)])
 def test_four_workers_halve_in_half_the_time(sigma: float, most: float) -> None:
     """In mean run times; 8 with one worker. At most three times as many runs begin, and obsolete ones are ended."""
-    halving, total, started = [], [], []
+    halving = []
+    total = []
+    started = []
     for place in range(5, N, 100):
         workers = Workers(at(place), 4, lognormal(sigma, place))
         _, _, times = run_with(workers)
@@ -74,7 +76,8 @@ def test_what_is_known_is_not_guessed() -> None:
     named: list[list[Query]] = []
 
     def expect(ahead: Ahead) -> None:
-        whole, profile = Query(QueryKind.WHOLE), Query(QueryKind.PROFILE, tuple(range(N)))
+        whole = Query(QueryKind.WHOLE)
+        profile = Query(QueryKind.PROFILE, tuple(range(N)))
         fails, shows = (
             Answer(Status.FAIL, Signature.MISMATCH, detail=ItemStatuses(items)) for items in ({}, {7: Status.FAIL})
         )

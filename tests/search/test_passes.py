@@ -116,7 +116,8 @@ def test_a_profile_is_read_through_what_it_does_not_see() -> None:
     seen = {0: Status.AGREE, 1: Status.FAIL, 3: Status.FAIL, 4: Status.FAIL}
     shown = profile.read(state, tuple(range(6)), Answer(Status.FAIL, detail=ItemStatuses(seen)))
     assert shown.hints == (1,) and not shown.everywhere
-    refused, vanished = Answer(Status.UNRESOLVED), Answer(Status.AGREE, detail=ItemStatuses({0: Status.AGREE}))
+    refused = Answer(Status.UNRESOLVED)
+    vanished = Answer(Status.AGREE, detail=ItemStatuses({0: Status.AGREE}))
     assert profile.read(state, (0,), refused).outcome is profile.ProfileOutcome.REFUSED
     assert profile.read(state, (0,), vanished).outcome is profile.ProfileOutcome.VANISHED
 
@@ -141,9 +142,15 @@ def test_a_budget_is_kept() -> None:
 
 # ------------------------------------------------------------------------------------------------------ predicate
 
-FAIL, AGREE, UNRESOLVED = Status.FAIL, Status.AGREE, Status.UNRESOLVED
-MISMATCH, NAN, CRASH, PRECISION = Signature.MISMATCH, Signature.NAN, Signature.CRASH, Signature.PRECISION
-SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
+FAIL = Status.FAIL
+AGREE = Status.AGREE
+UNRESOLVED = Status.UNRESOLVED
+MISMATCH = Signature.MISMATCH
+NAN = Signature.NAN
+CRASH = Signature.CRASH
+PRECISION = Signature.PRECISION
+SHAPE = Signature.SHAPE
+REFUSED = Signature.REFUSED
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from subgraph.storage.convert import Loss, StoredFile, TensorFormat, convert, fo
 from subgraph.storage.tensors import save
 from tests.helpers.examples import examples
 
-INF, NAN = np.inf, np.nan
+INF = np.inf
+NAN = np.nan
 
 
 def loss(values: Any, dtype: str, source: Any = np.float32) -> tuple[list[Any], Loss]:
@@ -133,7 +134,8 @@ def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
     """A value is kept within `max_abs`, or counted as overflowed or invalid."""
     out, lost, _ = convert(values, TensorFormat(dtype))
     assert lost is not None
-    wide, back = values.astype(np.float64), out.astype(np.float64)
+    wide = values.astype(np.float64)
+    back = out.astype(np.float64)
     with np.errstate(invalid="ignore"):
         kept = (wide == back) | (np.abs(wide - back) <= lost.max_abs) | (np.isnan(wide) & np.isnan(back))
         kept |= ~np.isfinite(wide) & ~np.isfinite(back)

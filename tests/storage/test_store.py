@@ -62,7 +62,8 @@ def said() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-    log, handler = logging.getLogger("subcut"), Lines(logging.WARNING)
+    log = logging.getLogger("subcut")
+    handler = Lines(logging.WARNING)
     log.addHandler(handler)
     yield lines
     log.removeHandler(handler)
@@ -148,7 +149,8 @@ def test_the_folder_tells_others_that_it_is_a_cache(root: Path) -> None:
 
 def test_rooms_that_were_never_put_go(root: Path) -> None:
     with Store(root) as store:
-        left, empty = store.new_folder(), store.new_folder()
+        left = store.new_folder()
+        empty = store.new_folder()
         assert left != empty
         (left / "a").write_bytes(b"x")
         assert len(hidden(root)) == 1

@@ -239,7 +239,8 @@ def test_every_type_of_onnx_has_numpys_name() -> None:
 
 
 def test_distance_of_two_arrays() -> None:
-    inf, nan = np.inf, np.nan
+    inf = np.inf
+    nan = np.nan
     assert tensors.distance(np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])) == (0.5, 4.0)
     assert tensors.distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
     assert tensors.distance(np.array(7), np.array(5)) == (2.0, 7.0)

@@ -13,7 +13,8 @@ from subgraph.errors import InputError, ResultExists
 from subgraph.storage.value_pairs import INDEX, ValuePair, free_values, load_pair, save_values, saved_pairs
 from tests.helpers.run_command import chain, in_process
 
-A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+B = np.ones((2, 3), np.float32)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

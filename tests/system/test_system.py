@@ -155,7 +155,9 @@ def test_what_a_child_says_arrives_though_it_has_ended() -> None:
         pipes = system.Pipes(child)
         pipes.send(b"hel")
         pipes.send(b"lo\n")
-        out, err, end = b"", b"", time.monotonic() + SOON
+        out = b""
+        err = b""
+        end = time.monotonic() + SOON
         while (not out.strip() or len(err) < 100_000) and time.monotonic() < end:
             pipes.wait(0.1)
             out, err = out + (pipes.read() or b""), err + (pipes.read_errors() or b"")
@@ -164,7 +166,8 @@ def test_what_a_child_says_arrives_though_it_has_ended() -> None:
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
-    folder, moved = tmp_path / "folder", tmp_path / "moved"
+    folder = tmp_path / "folder"
+    moved = tmp_path / "moved"
     folder.mkdir()
     code = f"""
 from pathlib import Path
@@ -219,7 +222,8 @@ def test_only_what_nobody_else_can_write_is_private(
     mode: int, as_place: bool, as_parent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subgraph.system.posix.is_group_of_one_user", lambda group: False)
-    place, inner = tmp_path / "place", tmp_path / "place" / "inner"
+    place = tmp_path / "place"
+    inner = tmp_path / "place" / "inner"
     inner.mkdir(parents=True)
     place.chmod(mode)
     assert system.is_private(place) == as_place

@@ -230,7 +230,8 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
     text_models.save(tmp_path / "model.onnx", ours, w=w, c=np.float32(0.001))
     for name, factor in (("other.onnx", -1.0), ("right.onnx", 1.0)):
         text_models.save(tmp_path / name, theirs, w=w, c=np.float32(factor))
-    wrong, right = bisect(tmp_path), bisect(tmp_path, "--atol", "0.01", "--force", other="right.onnx")
+    wrong = bisect(tmp_path)
+    right = bisect(tmp_path, "--atol", "0.01", "--force", other="right.onnx")
     assert (wrong.code, right.code) == (1, 0), (wrong, right)
     assert "output y is float16 for float32" in wrong.document["other_model"]["matched"]
     assert right.document["forms"][0]["form"] == "as shipped"

@@ -37,7 +37,8 @@ def test_two_judges_of_one_run_disagree_whatever_thread_asks(
 
 def test_other_inputs_are_another_model(tmp_path: Path, reference: Reference, workers: Workers) -> None:
     with faulty_trials(text_models.load(tmp_path, TEXT), reference, workers) as trials:
-        whole, model = trials.model.whole(), trials.model
+        whole = trials.model.whole()
+        model = trials.model
         noise = model.noise(whole, 0)
         assert model.with_shapes_as_inputs().noise(whole, 0) is noise
         assert model.fed_with(model.values).noise(whole, 0) is not noise

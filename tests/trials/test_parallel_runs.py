@@ -80,7 +80,8 @@ def test_the_order_is_that_of_the_nodes(jobs: int, trials: Callable[..., Trials]
 
 def test_a_region_runs_once(trials: Callable[..., Trials], tmp_path: Path) -> None:
     asked = trials()
-    one, other = region_of(asked.model.graph, "a"), region_of(asked.model.graph, "b")
+    one = region_of(asked.model.graph, "a")
+    other = region_of(asked.model.graph, "b")
     with ParallelRuns(asked, jobs=2) as runs:
         runs.begin(one, other, one)
         verdicts = list(runs.verdicts([other, None, one]))

@@ -37,7 +37,9 @@ class Board(Workers):
 
     def __init__(self, folder: Path, reference: Reference) -> None:
         super().__init__(Candidate("board", candidate.BY_HAND))
-        self._folder, self._reference, self.runs = folder, reference, 0
+        self._folder = folder
+        self._reference = reference
+        self.runs = 0
         self.firmware: Callable[[], float] = lambda: 1.0
         line(folder / "m.onnx", ["a", "b"])
         np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))

@@ -146,7 +146,8 @@ def effect(model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fe
 def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    settings.intra_op_num_threads = 1
+    settings.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
@@ -299,7 +300,8 @@ def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_a_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
-    graph, log = line(tmp_path), tmp_path / "log"
+    graph = line(tmp_path)
+    log = tmp_path / "log"
     first = ask(graph, add="b:1", log=str(tmp_path))
     verdicts = [first.verdict(region_of(graph, *some)) for some in ("a", "b", "bc")]
     lines = log.read_text()

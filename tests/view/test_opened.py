@@ -28,7 +28,8 @@ def test_a_file_that_is_written_again_in_any_way_is_another_one(tmp_path: Path) 
         path = chain(tmp_path / "m.onnx", ["a", "b", "c"])
         opened = open_model(path)
         assert not refused(opened)
-        data, before = path.read_bytes(), path.stat()
+        data = path.read_bytes()
+        before = path.stat()
         if way == "in place":
             path.write_bytes(data + b"\0")
         elif way == "gone":
@@ -59,7 +60,8 @@ def test_weights_in_another_file_count(tmp_path: Path) -> None:
 
 def test_numbers_of_another_reading_are_refused(tmp_path: Path) -> None:
     path = chain(tmp_path / "m.onnx", ["a"])
-    one, other = open_model(path), open_model(path)
+    one = open_model(path)
+    other = open_model(path)
     for key in (other.key, None, "", 0):
         with pytest.raises(ModelChanged, match=r"m\.onnx has changed on disk"):
             one.require(key)

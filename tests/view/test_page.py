@@ -514,7 +514,8 @@ def test_what_is_inside_opens_in_place_is_cut_and_a_finding_is_shown_there(tmp_p
     onnx.save(planted.model, tmp_path / "m.onnx")
     server = served(tmp_path, "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}")
     tab = Tab(browser.new_page(), next(server))
-    page, name = tab.page, "/".join([*planted.path, planted.node])
+    page = tab.page
+    name = "/".join([*planted.path, planted.node])
     loop = tab.box(planted.path[0].partition("/")[0])
     page.click("#fold")
     page.click("#look-inside")

@@ -90,7 +90,8 @@ def test_nothing_is_told_without_the_token(server: ViewServer, path: str) -> Non
 @pytest.mark.parametrize("path", [*STATIC, *DATA, *ACTIONS])
 def test_another_host_or_origin_is_refused(server: ViewServer, path: str) -> None:
     method = "POST" if path in ACTIONS else "GET"
-    port, token = server.server_port, server.token
+    port = server.server_port
+    token = server.token
     for header in (
         {"Host": "evil.example"},
         {"Host": f"evil.example:{port}"},
@@ -307,7 +308,8 @@ def test_events_come_in_order_and_go_on_from_the_last(server: ViewServer) -> Non
 
 def test_a_model_that_was_exported_again_is_not_mixed_with_the_one_that_is_shown(server: ViewServer) -> None:
     """Node 7 of the old file is another one in the new file, whose cut would be called right."""
-    old, first = server.session, server.session.about()["key"]
+    old = server.session
+    first = server.session.about()["key"]
     chain(Path("m.onnx"), [f"new{i}" for i in range(20)])
     with mock.patch.object(Runs, "start") as start:
         for path in ("/api/layout", "/api/node", "/api/tensor", "/api/region", "/api/run"):

@@ -103,7 +103,8 @@ def test_a_node_says_what_a_candidate_is_known_to_compute_wrongly(
     """Of each candidate that was named; one that cannot be read is told by its run."""
     monkeypatch.chdir(tmp_path)
     text_models.save("m.onnx", PADDED)
-    asked, specs = Asked(model="m.onnx"), ["ort==1.31.1", "ort==1.32.0", "nothing such"]
+    asked = Asked(model="m.onnx")
+    specs = ["ort==1.31.1", "ort==1.32.0", "nothing such"]
     options = ViewOptions(dict.fromkeys(specs, ()), (), (), (), (), Path("out"), partial(find_known, asked, specs))
     session = ViewSession(open_model(Path("m.onnx")), "m.onnx", options)
     said = [session.node(i)["known"] for i in range(3)]

@@ -140,7 +140,8 @@ def test_the_page_and_runs_started_and_stopped_from_it(demo: Path) -> None:
     assert view.stderr
     try:
         address = next(filter(None, (re.search(r"http://127\.0\.0\.1:(\d+)/\S*?([\w-]{16,})", s) for s in view.stderr)))
-        port, token = int(address[1]), address[2]
+        port = int(address[1])
+        token = address[2]
 
         def ask(method: str, path: str, asked: Any = None) -> Any:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)

@@ -55,7 +55,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_a_search_and_what_is_made_of_it(place: Path) -> None:
-    model, candidate = (place / "odd.onnx", "-i", place / "x.npy"), ("-c", place / "wrong.py", "-q")
+    model = (place / "odd.onnx", "-i", place / "x.npy")
+    candidate = ("-c", place / "wrong.py", "-q")
     found = in_process("bisect", *model, *candidate, "-o", place / "out")
     assert found.exit_code == 1
     (finding,) = found.document["findings"]
@@ -67,7 +68,8 @@ def test_a_search_and_what_is_made_of_it(place: Path) -> None:
 
 
 def test_every_tensor_is_found_again(place: Path) -> None:
-    model, out = (place / "odd.onnx", "-i", place / "x.npy"), ("-o", place / "out")
+    model = (place / "odd.onnx", "-i", place / "x.npy")
+    out = ("-o", place / "out")
     assert in_process("cut", *model, "-s", "CON", "-e", "trailing.", "--dump", "all", *out).exit_code == 0
     (case,) = (path.parent for path in place.glob("out/*/manifest.json"))
     assert in_process("export", case, "-o", place / "exported", "--format", "npy").exit_code == 0

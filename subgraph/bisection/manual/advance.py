@@ -73,14 +73,18 @@ def begin(state: ManualState, model: ReferenceModel) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    graph, values, drawn = model.graph, model.values, _drawn(model)
+    graph = model.graph
+    values = model.values
+    drawn = _drawn(model)
     clear(state.folder)
     try:
         for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
             tensors = [_keep(state.folder, records[n], f"input_{i}", k, "inputs") for i, n in enumerate(graph.inputs)]
             tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
-            fed, origins = list(captured.fed.values()), captured.origins
-            texts, kinds = {n: str(o) for n, o in origins.items()}, {n: o.kind for n, o in origins.items()}
+            fed = list(captured.fed.values())
+            origins = captured.origins
+            texts = {n: str(o) for n, o in origins.items()}
+            kinds = {n: o.kind for n, o in origins.items()}
             state.samples.append(FedSample(captured.label, fed, texts, tensors, kinds))
         if state.recorded:
             outputs = [
@@ -121,13 +125,15 @@ def options_of(state: ManualState) -> BisectionOptions:
 
 def setup_of(state: ManualState) -> Setup:
     """Its setup, fed with the values kept when the session began, whatever has become of the user's files."""
-    setup, folder = options_of(state).setup, state.folder.resolve() / "inputs"
+    setup = options_of(state).setup
+    folder = state.folder.resolve() / "inputs"
     kept = (str(folder),) if folder.is_dir() else ()
     return replace(setup, feeding=replace(setup.feeding, inputs=kept))
 
 
 def _notes(state: ManualState) -> Iterator[str]:
-    answers, rounds = count(len(state.log), "answer"), count(state.rounds, "round")
+    answers = count(len(state.log), "answer")
+    rounds = count(state.rounds, "round")
     repeated = "nothing was repeated, so intermittent faults go unnoticed"
     if state.request.repeat > 1:
         repeated = f"each piece was run {state.request.repeat} times"
@@ -145,7 +151,8 @@ def restore(state: ManualState, model: ReferenceModel) -> None:
     Raises:
         UsageError: they are gone.
     """
-    values, home = model.values, str(state.folder.resolve())
+    values = model.values
+    home = str(state.folder.resolve())
     if len(state.samples) != len(values.samples):
         raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE, code="manual.inputs-gone")
     values.samples = [replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)]
@@ -185,7 +192,8 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
 
 def _prepare(state: ManualState, model: ReferenceModel, pending: Pending, next_tasks: Sequence[Task]) -> None:
     """Number the tasks and write their folders; complete ones stay."""
-    by_key, needed = {t.key: t for t in state.tasks}, {t.key for t in pending.tasks}
+    by_key = {t.key: t for t in state.tasks}
+    needed = {t.key for t in pending.tasks}
     next_round = 1 + max((state.task(answer.number).round for answer in state.log), default=0)
     opened = []
     state.todo.mkdir(exist_ok=True)
@@ -205,7 +213,9 @@ def _prepare(state: ManualState, model: ReferenceModel, pending: Pending, next_t
 
 def _what(task: Task, folder: Path, model: ReferenceModel) -> str:
     """A task in words: the part of the model, and further outputs."""
-    graph, region, whole = model.graph, task.region, model.whole()
+    graph = model.graph
+    region = task.region
+    whole = model.whole()
     inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
     more = f", with {count(inner, 'intermediate tensor')} as outputs" if inner > 0 else ""
     inside = set(region.nodes)

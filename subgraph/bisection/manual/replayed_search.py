@@ -187,7 +187,8 @@ class ManualOracle(NodeOracle):
         Raises:
             Pending: some have to be run first.
         """
-        answers, missing = list[Answer](), list[Task]()
+        answers = list[Answer]()
+        missing = list[Task]()
         for query in queries:
             try:
                 answers.append(self._recorded(query.once))
@@ -268,7 +269,8 @@ class ManualOracle(NodeOracle):
         Raises:
             Pending: such places are to be run.
         """
-        graph, item = self.trials.model.graph, {node: k for k, group in enumerate(self.groups) for node in group}
+        graph = self.trials.model.graph
+        item = {node: k for k, group in enumerate(self.groups) for node in group}
         made_by = {name: item[i] for name, i in graph.maker.items() if i in item}
         statuses: dict[int, Status] = {}
         for name, wrong in evidence.wrong.items():
@@ -308,7 +310,8 @@ class ManualOracle(NodeOracle):
             return None
         if answer.items.local_errors is not None:
             return dict(answer.items.local_errors)
-        wrong, parents = {k for k in items if answer.items.statuses.get(k) is Status.FAIL}, self.parents
+        wrong = {k for k in items if answer.items.statuses.get(k) is Status.FAIL}
+        parents = self.parents
         return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
@@ -371,8 +374,10 @@ class ManualBisection(Bisection):
     @property
     def contradictions(self) -> list[str]:
         """Regions whose runs contradict each other, in words: no answer rests on them."""
-        model, found = self.by_hand.trials.model, self.by_hand.recorded.contradictory
-        label, whole = model.graph.label, model.whole().nodes
+        model = self.by_hand.trials.model
+        found = self.by_hand.recorded.contradictory
+        label = model.graph.label
+        whole = model.whole().nodes
         names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in found}
         return [
             f"{'the whole model' if nodes == whole else names[nodes]}: {why}; no conclusion rests on these runs"

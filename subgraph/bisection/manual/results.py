@@ -224,7 +224,8 @@ def _read(file: ExpectedFile, folder: Path) -> Array:
 def _from_bin(path: Path, file: ExpectedFile) -> Array:
     if file.dtype == "string":
         raise InputError(f"{path}: string tensors have no .bin form", "save them as .npy", code="tensor.no-raw-form")
-    dtype, size = file.raw_dtype, path.stat().st_size
+    dtype = file.raw_dtype
+    size = path.stat().st_size
     if size != file.size:
         what = f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(file.raw_shape)}"
         raise InputError(

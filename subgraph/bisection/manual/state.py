@@ -48,7 +48,9 @@ from subgraph.verdict import Signature, Status, Verdict
 log = logging.getLogger("subcut")
 
 SCHEMA: Final = "subcut.manual-state/1"
-STATE, ANSWERS, TODO = "state.json", "answers", "todo"
+STATE = "state.json"
+ANSWERS = "answers"
+TODO = "todo"
 FOLDERS = ("inputs", "drawn", "recorded", ANSWERS, TODO)
 WORDS = {
     "good": Verdict(Status.AGREE, None, "marked good by hand"),
@@ -114,7 +116,8 @@ class ManualState(SavedState):
             for what, known in held.items():
                 if missing := [record.name for record in sample.fed if record.name not in known]:
                     raise KeyError(f"{what} of {missing[0]}")
-        request, outputs = self.request, self.recorded.outputs if self.recorded else ()
+        request = self.request
+        outputs = self.recorded.outputs if self.recorded else ()
         if not (1 <= request.batch <= MAX_BATCH and 1 <= request.repeat <= MAX_REPEAT):
             raise ValueError("batch or repeat is out of bounds")
         kept = [*(sample.tensors for sample in self.samples), *outputs]
@@ -216,7 +219,8 @@ class ManualState(SavedState):
                 raise UsageError(what, "subcut manual undo takes it back", code="manual.already-answered")
 
     def _log(self, numbers: Sequence[int], word: str) -> None:
-        command, when = max((a.command for a in self.log), default=0) + 1, time.strftime("%Y-%m-%d %H:%M:%S")
+        command = max((a.command for a in self.log), default=0) + 1
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
         self.log += [LoggedAnswer(n, word, when, command) for n in numbers]
         self.settled = False
         self.save()
@@ -235,7 +239,8 @@ class ManualState(SavedState):
         numbers = [number] if number is not None else self._open_tasks()
         cuts = {n: tasks.folders_of(self.todo, n) for n in numbers}
         sources = {n: results.source_folders(cuts[n], n, source, len(numbers) == 1) for n in numbers}
-        taken, problems = [], {}
+        taken = []
+        problems = {}
         for n in numbers:
             try:
                 if results.are_complete(cuts[n], sources[n]):
@@ -272,7 +277,8 @@ class ManualState(SavedState):
             )
         removed = [a.number for a in self.log if a.command in steps[-commands:]]
         self.log = [a for a in self.log if a.number not in removed]
-        self.shown, self.settled = 0, False
+        self.shown = 0
+        self.settled = False
         self.save()
         for number in removed:
             shutil.rmtree(self.folder / ANSWERS / str(number), ignore_errors=True)

@@ -129,7 +129,8 @@ def write_task(
     Raises:
         ModelError: the reference cannot run the region. OutputError: a folder cannot be written.
     """
-    graph, region = model.graph, task.region
+    graph = model.graph
+    region = task.region
     request = write_case.CaseRequest.of_nodes(
         graph,
         region.nodes,
@@ -142,7 +143,8 @@ def write_task(
         place = ResultPlace(aside, str(number))
         cases = write_case.write_region(graph, region, request, place, model.reference, _values(model, task))
         for k, written in reversed(list(enumerate(cases))):
-            folder, manifest = todo / written.path.name, written.manifest
+            folder = todo / written.path.name
+            manifest = written.manifest
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)

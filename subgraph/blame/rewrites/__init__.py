@@ -91,7 +91,8 @@ def rewritings(
         raise ModelError(what, f"they are for regions up to {MAX_BYTES / 1e9:.1f} GB", code="blame.region-too-large")
     label = piece if isinstance(piece, Path) else Path("the region")
     with tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary, OnnxProcess(label) as onnx:
-        source, path = RegionModel(model, onnx, frozen), Path(temporary) / "model.onnx"
+        source = RegionModel(model, onnx, frozen)
+        path = Path(temporary) / "model.onnx"
         own = model.SerializeToString(deterministic=True)
         checked = _valid(model, own, path, onnx)  # the checker refuses some regions that runtimes take
         seen = {sha256(own).digest()}

@@ -138,7 +138,8 @@ def title(node: protobuf.NodeProto) -> str:
 
 def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
     """The axes of a reduction, all for none given, not negative; None if unknown."""
-    rank, given = source.rank(node.input[0]), argument(node, 1)
+    rank = source.rank(node.input[0])
+    given = argument(node, 1)
     if rank is None or (given and source.value(given) is None):
         return None
     value = source.value(given) if given else None
@@ -152,7 +153,8 @@ class Substitution:
     """A copy of a model in the making: nodes that are appended take the place of the node that `at` named last."""
 
     def __init__(self, source: RegionModel, index: int = FIRST) -> None:
-        self.source, self.opset = source, source.opset
+        self.source = source
+        self.opset = source.opset
         self._new: dict[int, list[protobuf.NodeProto]] = {}
         self._weights: list[protobuf.TensorProto] = []
         self._taken = {n for node in source.nodes for n in (*node.input, *node.output)} | source.constants.keys()
@@ -165,7 +167,8 @@ class Substitution:
 
     def name(self, hint: str) -> str:
         """A tensor's name that is not taken."""
-        name, number = f"rewritten/{hint}", 0
+        name = f"rewritten/{hint}"
+        number = 0
         while name in self._taken:
             number += 1
             name = f"rewritten/{hint}_{number}"
@@ -258,7 +261,9 @@ def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, prot
     that used shapes says so where the whole model takes inputs of other shapes.
     """
     for form in forms:
-        fits, words, fixed = [], "", ""
+        fits = []
+        words = ""
+        fixed = ""
         for i, node in enumerate(source.nodes):
             source.fixed = False
             if here := form(source, node, Substitution(source, i)):

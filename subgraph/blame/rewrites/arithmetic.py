@@ -49,7 +49,8 @@ def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     exponent = source.value(node.input[1])
     if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(node.input[0]) or 0):
         return ""
-    x, y = node.input[0], node.output[0]
+    x = node.input[0]
+    y = node.output[0]
     number = float(exponent.reshape(-1)[0].astype(np.float64))
     if number == 2:
         new.node("Mul", [x, x], y)
@@ -86,7 +87,8 @@ def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitutio
 
 @of("Sqrt")
 def _root(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, y = node.input[0], node.output[0]
+    x = node.input[0]
+    y = node.output[0]
     new.node("Pow", [x, new.weight(0.5, source.element(x))], y)
     return "a Pow with 0.5 instead of"
 
@@ -108,7 +110,8 @@ def _clipped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of("Tanh")
 def _tanh(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     if element not in FLOATS:
         return ""
     two = new.weight(2.0, element)
@@ -119,7 +122,8 @@ def _tanh(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 @of("Sigmoid")
 def _sigmoid(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     if element not in FLOATS:
         return ""
     one = new.weight(1.0, element)
@@ -166,7 +170,8 @@ def _reciprocal(source: RegionModel, node: protobuf.NodeProto, new: Substitution
 
 @of("LeakyRelu", "PRelu")
 def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     if element not in FLOATS:
         return ""
     slope = argument(node, 1) or new.weight(attribute(node, "alpha", 0.01), element)
@@ -177,11 +182,14 @@ def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 @of("Relu", "Clip")
 def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     if node.op_type == "Relu":
-        low, high = new.weight(0, element) if element else "", ""
+        low = new.weight(0, element) if element else ""
+        high = ""
     elif new.opset >= 11:
-        low, high = argument(node, 1), argument(node, 2)
+        low = argument(node, 1)
+        high = argument(node, 2)
     else:
         bounds = (attribute(node, "min"), attribute(node, "max"))
         low, high = (new.weight(b, element) if b is not None else "" for b in bounds)
@@ -196,7 +204,9 @@ def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 @of("Mod")
 def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """The sign of the divisor, or with `fmod` that of the dividend."""
-    x, by, element = node.input[0], node.input[1], source.element(node.input[0])
+    x = node.input[0]
+    by = node.input[1]
+    element = source.element(node.input[0])
     if element not in FLOATS:
         return ""
     rest = new.node("Mod", [new.node("Abs", [x]), new.node("Abs", [by])], fmod=1)
@@ -215,7 +225,8 @@ def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution)
 def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""
     element = source.element(node.input[0])
-    signed, bits = element in SIGNED_BITS, BITS.get(element) or SIGNED_BITS.get(element)
+    signed = element in SIGNED_BITS
+    bits = BITS.get(element) or SIGNED_BITS.get(element)
     if not bits:
         return ""
     wide, by = (new.node("Cast", [name], to=TensorProto.INT64) for name in node.input)

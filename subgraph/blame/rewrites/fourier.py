@@ -21,19 +21,26 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 @of("DFT")
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""
-    before, after, axis = source.shape(node.input[0]), source.shape(node.output[0]), _axis(source, node)
+    before = source.shape(node.input[0])
+    after = source.shape(node.output[0])
+    axis = _axis(source, node)
     element = source.element(node.input[0])
     if before is None or after is None or axis is None or element not in FLOATS:
         return ""
-    rank, length = len(before), source.value(argument(node, 1))
+    rank = len(before)
+    length = source.value(argument(node, 1))
     axis %= rank
-    inverse, half = bool(attribute(node, "inverse", 0)), bool(attribute(node, "onesided", 0))
+    inverse = bool(attribute(node, "inverse", 0))
+    half = bool(attribute(node, "onesided", 0))
     if (argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
         return ""
     points = before[axis] if length is None else int(length.reshape(-1)[0])
     if max(points, before[axis]) > MAX:
         return ""
-    n, c, m, d = before[axis], before[-1], after[axis], after[-1]
+    n = before[axis]
+    c = before[-1]
+    m = after[axis]
+    d = after[-1]
     used = np.arange(n)[:, None] < points
     turn = np.exp((2j if inverse else -2j) * np.pi * np.outer(np.arange(n), np.arange(m)) / points) * used
     turn = turn / points if inverse else turn

@@ -46,7 +46,8 @@ def _wider(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
     if source.element(node.output[0]) != element:
         return f"{NAMES[wide]} instead of {NAMES[element]} in"
     copied.output[0] = new.name("wide")
-    half, size = new.weight(2 ** (bits - 1), wide), new.weight(2**bits, wide)
+    half = new.weight(2 ** (bits - 1), wide)
+    size = new.weight(2**bits, wide)
     raised = new.node("Add", [copied.output[0], half]) if signed else copied.output[0]
     kept = new.node("Mod", [raised, size])
     new.node("Cast", [new.node("Sub", [kept, half]) if signed else kept], node.output[0], to=element)
@@ -70,7 +71,8 @@ def _sum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> st
     axes = reduced_axes(source, node)
     if not axes or source.element(node.input[0]) not in COUNTED or new.opset < 11:
         return ""
-    x, last = node.input[0], new.weight(np.array([-1], np.int64))
+    x = node.input[0]
+    last = new.weight(np.array([-1], np.int64))
     for axis in axes:
         x = new.node("Gather", [new.node("CumSum", [x, new.weight(np.int64(axis))]), last], axis=axis)
     return _ended(node, new, x, axes, "the end of a CumSum")

@@ -54,7 +54,8 @@ def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 @of("BatchNormalization")
 def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     values = [source.value(name) for name in node.input[1:5]]
-    rank, x = source.rank(node.input[0]), node.input[0]
+    rank = source.rank(node.input[0])
+    x = node.input[0]
     outputs = [name for name in node.output if name]
     if any(v is None for v in values) or rank is None or len(outputs) > 1 or attribute(node, "training_mode", 0):
         return ""
@@ -68,10 +69,12 @@ def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substi
 
 @of("InstanceNormalization")
 def _normalised_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, rank = node.input[0], source.rank(node.input[0])
+    x = node.input[0]
+    rank = source.rank(node.input[0])
     if rank is None or rank < 3:
         return ""
-    axes, form = list(range(2, rank)), [-1, *[1] * (rank - 2)]
+    axes = list(range(2, rank))
+    form = [-1, *[1] * (rank - 2)]
     centred = new.node("Sub", [x, new.reduce("ReduceMean", x, axes)])
     variance = new.reduce("ReduceMean", new.node("Mul", [centred, centred]), axes)
     epsilon = new.weight(attribute(node, "epsilon", 1e-5), source.element(x))
@@ -84,8 +87,11 @@ def _normalised_instance(source: RegionModel, node: protobuf.NodeProto, new: Sub
 @of("Gemm")
 def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     element = source.element(node.input[0])
-    a, b, c = node.input[0], node.input[1], argument(node, 2)
-    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    a = node.input[0]
+    b = node.input[1]
+    c = argument(node, 2)
+    alpha = attribute(node, "alpha", 1.0)
+    beta = attribute(node, "beta", 1.0)
     if element not in FLOATS:
         return ""
     a = new.node("Transpose", [a], perm=[1, 0]) if attribute(node, "transA", 0) else a
@@ -143,7 +149,8 @@ def _global(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
 
 @of("ReduceMean")
 def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes, rank = reduced_axes(source, node), source.rank(node.input[0])
+    axes = reduced_axes(source, node)
+    rank = source.rank(node.input[0])
     if rank is None or rank < 3 or axes != list(range(2, rank)):
         return ""
     if attribute(node, "keepdims", 1):
@@ -155,7 +162,9 @@ def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 @of("ReduceMean")
 def _divided(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, axes, shape = node.input[0], reduced_axes(source, node), source.shape(node.input[0])
+    x = node.input[0]
+    axes = reduced_axes(source, node)
+    shape = source.shape(node.input[0])
     if not axes or shape is None or source.element(x) not in FLOATS:
         return ""
     total = new.reduce("ReduceSum", x, axes, keepdims=attribute(node, "keepdims", 1))
@@ -166,11 +175,13 @@ def _divided(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of("HardSigmoid", "HardSwish")
 def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     swish = node.op_type == "HardSwish"
     alpha, beta = (1 / 6, 0.5) if swish else (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
     line = new.node("Add", [new.node("Mul", [x, new.weight(alpha, element)]), new.weight(beta, element)])
-    zero, one = new.weight(0, element), new.weight(1, element)
+    zero = new.weight(0, element)
+    one = new.weight(1, element)
     gate = new.node("Min", [new.node("Max", [line, zero]), one], "" if swish else node.output[0])
     if swish:
         new.node("Mul", [x, gate], node.output[0])

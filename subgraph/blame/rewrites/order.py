@@ -39,7 +39,8 @@ def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of(*REDUCTIONS)
 def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    axes, x = reduced_axes(source, node), node.input[0]
+    axes = reduced_axes(source, node)
+    x = node.input[0]
     if not axes or len(axes) < 2:
         return ""
     keep = attribute(node, "keepdims", 1)
@@ -50,7 +51,8 @@ def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of("MatMul")
 def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    weights, rank = source.value(node.input[1]), source.rank(node.input[0])
+    weights = source.value(node.input[1])
+    rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
         return ""
     parts = [new.node("MatMul", [node.input[0], new.weight(w)]) for w in np.array_split(weights, 2, axis=1)]
@@ -60,12 +62,14 @@ def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of("MatMul")
 def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    weights, rank = source.value(node.input[1]), source.rank(node.input[0])
+    weights = source.value(node.input[1])
+    rank = source.rank(node.input[0])
     if weights is None or weights.ndim != 2 or weights.shape[0] < MANY or not rank or new.opset < 10:
         return ""
     if source.element(node.input[0]) not in FLOATS:
         return ""
-    half, end = weights.shape[0] // 2, weights.shape[0]
+    half = weights.shape[0] // 2
+    end = weights.shape[0]
     parts = []
     for begin, stop in ((0, half), (half, end)):
         bounds = [new.weight(np.array([n], np.int64)) for n in (begin, stop, rank - 1)]
@@ -77,7 +81,8 @@ def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
 
 @of("Conv")
 def _channels(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    weights, bias = source.value(node.input[1]), source.value(argument(node, 2))
+    weights = source.value(node.input[1])
+    bias = source.value(argument(node, 2))
     known = weights is not None and (bias is not None or not argument(node, 2))
     if weights is None or not known or attribute(node, "group", 1) != 1 or len(weights) < MANY:
         return ""

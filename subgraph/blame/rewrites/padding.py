@@ -33,7 +33,8 @@ def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
 
 @of(*WINDOWS)
 def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    pads, value = _pads(source, node), _neutral(source, node)
+    pads = _pads(source, node)
+    value = _neutral(source, node)
     if not pads or not any(pads) or value is None or len([name for name in node.output if name]) > 1:
         return ""
     half = len(pads) // 2
@@ -47,8 +48,10 @@ def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 @of("MaxPool")
 def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """Rows at the end are added as far as the last window reaches."""
-    x, y = source.shape(node.input[0]), source.shape(node.output[0])
-    pads, value = _pads(source, node), _neutral(source, node)
+    x = source.shape(node.input[0])
+    y = source.shape(node.output[0])
+    pads = _pads(source, node)
+    value = _neutral(source, node)
     if not attribute(node, "ceil_mode", 0) or None in (x, y, pads, value) or len(node.output) > 1:
         return ""
     assert x and y and pads and value is not None
@@ -66,12 +69,16 @@ def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 @of("AveragePool")
 def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """The mean over windows of a padded input, times the elements of a window over those that count."""
-    x, y, pads = source.shape(node.input[0]), source.shape(node.output[0]), _pads(source, node)
+    x = source.shape(node.input[0])
+    y = source.shape(node.output[0])
+    pads = _pads(source, node)
     if x is None or y is None or pads is None or source.element(node.input[0]) not in FLOATS:
         return ""
     kernel, strides, dilations = _window(source, node)
-    half, counts = len(kernel), np.ones([1, 1, *[1] * len(kernel)])
-    more, inside = [], bool(attribute(node, "count_include_pad", 0))
+    half = len(kernel)
+    counts = np.ones([1, 1, *[1] * len(kernel)])
+    more = []
+    inside = bool(attribute(node, "count_include_pad", 0))
     for k in range(half):
         begins = np.arange(y[k + 2]) * strides[k] - pads[k]
         taps = begins[:, None] + np.arange(kernel[k]) * dilations[k]
@@ -92,7 +99,9 @@ def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 
 @of("ConvTranspose")
 def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    x, y, how = source.shape(node.input[0]), source.shape(node.output[0]), attribute(node, "auto_pad", "NOTSET")
+    x = source.shape(node.input[0])
+    y = source.shape(node.output[0])
+    how = attribute(node, "auto_pad", "NOTSET")
     kernel, strides, dilations = _window(source, node)
     if x is None or y is None or not kernel or (how == "NOTSET" and not attribute(node, "output_shape")):
         return ""
@@ -101,7 +110,8 @@ def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution
     total = [full - y[k + 2] for k, full in enumerate(reach)]
     if min(total) < 0:
         return ""
-    less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+    less = [t // 2 for t in total]
+    more = [t - t // 2 for t in total]
     copied = new.copy(node)
     _set(copied, [*less, *more] if how == "SAME_UPPER" else [*more, *less])
     kept = [a for a in copied.attribute if a.name != "output_shape"]
@@ -112,10 +122,14 @@ def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution
 
 @of("Pad")
 def _concat(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    pads, value, shape = _constant_pad(source, node), _fill(source, node), source.shape(node.input[0])
+    pads = _constant_pad(source, node)
+    value = _fill(source, node)
+    shape = source.shape(node.input[0])
     if pads is None or value is None or shape is None or min(pads) < 0 or not any(pads):
         return ""
-    x, rank, size = node.input[0], len(shape), list(shape)
+    x = node.input[0]
+    rank = len(shape)
+    size = list(shape)
     axes = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
     for axis in axes:
         parts = [x if k == 1 else _block(new, size, axis, pads[axis + k * rank // 2], value) for k in (0, 1, 2)]
@@ -136,7 +150,9 @@ def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
         index, reader = readers.get(node.output[0] if node.output else "", (0, None))
         if pads is None or reader is None or source.readers[node.output[0]] != 1:
             continue
-        own, neutral, fill = _pads(source, reader), _neutral(source, reader), _fill(source, node)
+        own = _pads(source, reader)
+        neutral = _neutral(source, reader)
+        fill = _fill(source, node)
         half = len(pads) // 2
         borders = [*pads[:2], *pads[half : half + 2]]
         if own is None or neutral is None or fill is None or fill != neutral or any(borders) or min(pads) < 0:
@@ -175,7 +191,8 @@ def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
 
 def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
     """What a layer's own padding holds, as a value of its input; None where no value does the same."""
-    op, element = node.op_type, source.element(node.input[0])
+    op = node.op_type
+    element = source.element(node.input[0])
     if op == "AveragePool" and not attribute(node, "count_include_pad", 0):
         return None
     if op in ZERO_POINT and (name := argument(node, ZERO_POINT[op])):
@@ -209,7 +226,8 @@ def _pads(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
     for k, size in enumerate(x[2:]):
         last = (-(-size // strides[k]) - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
         total.append(max(0, last - size))
-    less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+    less = [t // 2 for t in total]
+    more = [t - t // 2 for t in total]
     return [*less, *more] if how == "SAME_UPPER" else [*more, *less]
 
 

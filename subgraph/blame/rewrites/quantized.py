@@ -34,7 +34,8 @@ def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> s
         return ""
     i = node.input
     channels = source.rank(i[4]) == 1 and source.shape(i[4]) != [1]
-    x, w = _real(new, i[0:3]), _real(new, i[3:6], 0 if channels else None)
+    x = _real(new, i[0:3])
+    w = _real(new, i[3:6], 0 if channels else None)
     bias = []
     if name := argument(node, 8):
         step = new.node("Mul", [i[1], i[4]])
@@ -84,7 +85,8 @@ def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) ->
     weights = _block_weights(source, node)
     if weights is None:
         return ""
-    x, element = node.input[0], source.element(node.input[0])
+    x = node.input[0]
+    element = source.element(node.input[0])
     bias = argument(node, 5)
     product = new.node("MatMul", [x, new.weight(weights.T, element)], "" if bias else node.output[0])
     if bias:
@@ -97,9 +99,12 @@ def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | Non
 
     B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the blocks.
     """
-    bits, size = attribute(node, "bits", 4), attribute(node, "block_size")
-    k, n = attribute(node, "K"), attribute(node, "N")
-    codes, scales = source.value(node.input[1]), source.value(node.input[2])
+    bits = attribute(node, "bits", 4)
+    size = attribute(node, "block_size")
+    k = attribute(node, "K")
+    n = attribute(node, "N")
+    codes = source.value(node.input[1])
+    scales = source.value(node.input[2])
     if codes is None or scales is None or bits not in (2, 4, 8) or argument(node, 4):
         return None
     blocks = -(-k // size)

@@ -21,10 +21,13 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of("TopK")
 def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    shape, axis = source.shape(node.input[0]), attribute(node, "axis", -1)
+    shape = source.shape(node.input[0])
+    axis = attribute(node, "axis", -1)
     if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MAX:
         return ""
-    x, n, rank = node.input[0], shape[-1], len(shape)
+    x = node.input[0]
+    n = shape[-1]
+    rank = len(shape)
     mine, others = (new.reduce("Unsqueeze", x, [at], keepdims=None) for at in (rank, rank - 1))
     before = new.node("Greater" if attribute(node, "largest", 1) else "Less", [others, mine])
     earlier = new.weight(np.tri(n, k=-1, dtype=np.bool_))

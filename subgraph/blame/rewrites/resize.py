@@ -38,12 +38,14 @@ def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
 
 @of("Resize", "Upsample")
 def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
-    sizes, scales = source.shape(node.input[0]), _scales(source, node)
+    sizes = source.shape(node.input[0])
+    scales = _scales(source, node)
     after = source.shape(node.output[0])
     if sizes is None or scales is None or after is None or source.element(node.input[0]) not in FLOATS:
         return ""
     axes = [k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1]
-    nearest, rank = attribute(node, "mode", "nearest") == "nearest", len(sizes)
+    nearest = attribute(node, "mode", "nearest") == "nearest"
+    rank = len(sizes)
     if not axes or any(sizes[k] * after[k] > MAX for k in axes) or not (nearest or min(axes) >= rank - 2):
         return ""
     x = node.input[0]
@@ -57,7 +59,8 @@ def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) 
             indices = new.weight(np.clip(rounded, 0, sizes[k] - 1).astype(np.int64))
             x = new.node("Gather", [x, indices], output, axis=k)
             continue
-        weights, element = _weights(node, positions, sizes[k], scales[k]), source.element(node.input[0])
+        weights = _weights(node, positions, sizes[k], scales[k])
+        element = source.element(node.input[0])
         last = k == rank - 1
         matrix = new.weight(weights if last else weights.T, element)
         x = new.node("MatMul", [x, matrix] if last else [matrix, x], output)
@@ -71,9 +74,11 @@ def _attribute(node: protobuf.NodeProto, name: str, default: str, old: str, opse
 
 def _scales(source: RegionModel, node: protobuf.NodeProto) -> list[float] | None:
     """Per axis; None unless they are constant."""
-    rank, before = source.rank(node.input[0]) or 0, source.shape(node.input[0])
+    rank = source.rank(node.input[0]) or 0
+    before = source.shape(node.input[0])
     position = 1 if source.opset < 11 else 2
-    scales, sizes = source.value(argument(node, position)), source.value(argument(node, 3))
+    scales = source.value(argument(node, position))
+    sizes = source.value(argument(node, 3))
     axes = attribute(node, "axes", list(range(rank)))
     if sizes is not None and sizes.size and before is not None:
         ratios = [float(m) / before[k] for k, m in zip(axes, sizes, strict=True)]
@@ -100,7 +105,8 @@ def _positions(node: protobuf.NodeProto, n: int, m: int, scale: float, opset: in
 
 def _weights(node: protobuf.NodeProto, positions: Array, n: int, scale: float) -> Array:
     """A matrix (n, m): of each output, the weights of the inputs around it."""
-    cubic, smooth = attribute(node, "mode") == "cubic", attribute(node, "antialias", 0) and scale < 1
+    cubic = attribute(node, "mode") == "cubic"
+    smooth = attribute(node, "antialias", 0) and scale < 1
     wide = 1 / scale if smooth else 1.0
     reach = (2 if cubic else 1) * wide
     taps = np.floor(positions - reach)[:, None] + np.arange(1, int(np.ceil(2 * reach)) + 2)
@@ -117,5 +123,6 @@ def _weights(node: protobuf.NodeProto, positions: Array, n: int, scale: float) -
 
 def _cubic(t: Array, a: float) -> Array:
     """R. Keys, "Cubic convolution interpolation for digital image processing", 1981."""
-    near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
     return np.where(t <= 1, near, np.where(t < 2, far, 0))

@@ -42,7 +42,8 @@ def _sizes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> 
 
 def _broadcast(source: RegionModel, node: protobuf.NodeProto, new: Substitution, *, full: bool) -> str:
     """Constants with the rank of the output, or with its shape."""
-    rank, shape = source.rank(node.output[0]), source.shape(node.output[0]) if full else None
+    rank = source.rank(node.output[0])
+    shape = source.shape(node.output[0]) if full else None
     if rank is None or (full and shape is None):
         return ""
     inputs = list(node.input)
@@ -90,7 +91,8 @@ def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -
 @of("Pad")
 def _filled(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
     """Before opset 11 the value is an attribute."""
-    element, is_constant = source.element(node.input[0]), attribute(node, "mode", "constant") == "constant"
+    element = source.element(node.input[0])
+    is_constant = attribute(node, "mode", "constant") == "constant"
     if new.opset < 11 or not element or not is_constant or argument(node, 2):
         return ""
     axes = [argument(node, 3)] if argument(node, 3) else []
@@ -104,7 +106,8 @@ def _window(source: RegionModel, node: protobuf.NodeProto) -> dict[str, list[int
     if node.op_type not in ("Conv", *POOLS) or node.domain not in STANDARD:
         return {}
     kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, 1)) or [])[2:]
-    ones, known = [1] * len(kernel), {"kernel_shape": list(kernel)} if kernel else {}
+    ones = [1] * len(kernel)
+    known = {"kernel_shape": list(kernel)} if kernel else {}
     if kernel and attribute(node, "auto_pad", "NOTSET") == "NOTSET":
         known["pads"] = [0] * 2 * len(kernel)
     allowed = schema(node.op_type, source.opset).attributes

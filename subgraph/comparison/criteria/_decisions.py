@@ -53,10 +53,12 @@ class Flips:
 
     def explained(self, reference: Array, runs: Sequence[Array]) -> Array:
         """Which flips rounding explains: a perturbed run changes the winner too, or the margin is within the noise."""
-        noise, changed = self.rounding, np.zeros(self.places.shape, bool)
+        noise = self.rounding
+        changed = np.zeros(self.places.shape, bool)
         for values in runs:
             old, new = (_rows(v, self.axis)[self.places].astype(np.float64) for v in (reference, values))
-            moved, each = np.abs(new - old), np.arange(self.places.size)
+            moved = np.abs(new - old)
+            each = np.arange(self.places.size)
             noise = np.fmax(noise, moved[each, self.winners] + moved[each, self.others] + self.rounding)
             changed |= new.argmax(1) != self.winners
         return np.asarray(changed | (self.margins <= MAX_GAP * noise))
@@ -67,12 +69,15 @@ def find_flips(reference: Array, candidate: Array, axis: int, eps: float, step: 
 
     `eps`, `step`: rounding a value x changes it by eps·|x| + step.
     """
-    old, new = _rows(reference, axis), _rows(candidate, axis)
-    winners, others = old.argmax(1), new.argmax(1)
+    old = _rows(reference, axis)
+    new = _rows(candidate, axis)
+    winners = old.argmax(1)
+    others = new.argmax(1)
     places = np.flatnonzero(winners != others)
     winners, others = winners[places], others[places]
     ahead, behind = (old[places, classes].astype(np.float64) for classes in (winners, others))
-    margins, rounding = ahead - behind, eps * (np.abs(ahead) + np.abs(behind)) + 2 * step
+    margins = ahead - behind
+    rounding = eps * (np.abs(ahead) + np.abs(behind)) + 2 * step
     real = margins > np.maximum(rounding, floor * np.abs(ahead))
     return Flips(axis, old.shape[0], *(v[real] for v in (places, winners, others, margins, rounding)))
 

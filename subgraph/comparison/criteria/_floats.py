@@ -195,7 +195,8 @@ class Floats:
 
     def judge(self) -> Ruling:
         """The ruling of elements of which at least one is finite and differs."""
-        error, scale = _largest(self.difference), self.pair.scale if self.part is None else float(self.scales[0])
+        error = _largest(self.difference)
+        scale = self.pair.scale if self.part is None else float(self.scales[0])
         if error <= MIN_REL_TOL * scale:  # no slice is held to less: the slices need not be measured
             return agree(beside_limit(self.subject, error, scale, "; limit {}", MIN_REL_TOL * scale))
         if self.explains(self.last_rounding):
@@ -205,7 +206,8 @@ class Floats:
 
     def with_noise(self, noise: Noise) -> Ruling:
         """Runs as few as needed: rounding after every node, one perturbed run, the others."""
-        rounded, jumps = self.rounded(noise), noise.behind_choice()
+        rounded = self.rounded(noise)
+        jumps = noise.behind_choice()
         if rounded is not None and not jumps and self.explains(n := self.noise(rounded, [])):
             return self.explained(n)
         runs = JUMP_RUNS if jumps or noise.behind_steps() else RUNS
@@ -239,7 +241,8 @@ class Floats:
         """
         counted = slice(None) if self.counted is None else self.counted
         typical = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(self.last_rounding[0])
-        largest, jump_from = max(float(run.max(initial=0.0)) for run in moved), self.k * typical
+        largest = max(float(run.max(initial=0.0)) for run in moved)
+        jump_from = self.k * typical
         jumped = self.difference > jump_from
         if not jumped.any() or largest <= jump_from:
             n = self.noise(rounded, moved)
@@ -314,7 +317,8 @@ class Floats:
 
     def explained(self, noise: Array, drawn: bool = True) -> Ruling:
         """Rounding explains the error: agrees if the values, and what is decided by them, are of use."""
-        error, scale = self.errors[0], self.scales[0]
+        error = self.errors[0]
+        scale = self.scales[0]
         found = None
         if flips := self.flips():
             found = self.flipped(flips, noise, drawn)
@@ -359,7 +363,8 @@ class Floats:
         if not self.judged_together:
             return ""
         own = self._of_counted(self.pair.in_place(np.abs(self.pair.values[0])))
-        lost, cap = self.difference > ALONE * own, self.usable_limits[0]
+        lost = self.difference > ALONE * own
+        cap = self.usable_limits[0]
         doubtful = lost & (self.difference > ALONE * cap)
         many, small = MANY
         if np.count_nonzero(lost & (self.difference > small * cap)) >= many * self.pair.size:
@@ -379,7 +384,8 @@ class Floats:
 
     def flips(self) -> Flips | None:
         """Changed winners, where the output is one by which a model decides; None if there are none."""
-        pair, context = self.pair, self.context
+        pair = self.pair
+        context = self.context
         if not context.is_model_output or pair.kind != "float" or not pair.finite.all():
             return None
         if (axis := class_axis(context.name, pair.reference)) is None:
@@ -417,7 +423,8 @@ class Floats:
             )
             relation = f"; {self.context.claim} itself moves the tensor {far}"
             return self.ruling(Status.FAIL, PRECISION_LOST, place, relation, noise, True)
-        relation, label = BESIDE_NOISE, "fail"
+        relation = BESIDE_NOISE
+        label = "fail"
         if self.context.claim is FP32 and (self.errors <= FLOOR * self.scales).all():
             label = "approximate kernel"
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
@@ -431,7 +438,8 @@ class Floats:
         why = self.sentence(place, relation, limit, float(noise[place]))
         if not drawn:
             return Ruling(status, label, why, signature)
-        error, size = float(self.errors[place]), float((self.slices.widening * noise)[place])
+        error = float(self.errors[place])
+        size = float((self.slices.widening * noise)[place])
         ratio = error / size if size else math.inf if error else 0.0
         return Ruling(status, label, why, signature, size, {"noise_ratio": ratio})
 

@@ -25,7 +25,9 @@ def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) 
     >>> misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), ranking, gap=3).tolist()
     [True, True, False]
     """
-    values, noise, axis = ranking.values, ranking.noise, ranking.axis
+    values = ranking.values
+    noise = ranking.noise
+    axis = ranking.axis
     old, new = (np.asarray(a).astype(np.int64) for a in (reference, candidate))
     if old.ndim < values.ndim:
         old, new = (np.expand_dims(a, axis) for a in (old, new))

@@ -63,7 +63,8 @@ class Slices:
 
     def _reduced(self, values: Array, reduce: np.ufunc) -> Iterator[Array]:
         """The reduction of each slice, axis by axis."""
-        wanted, rest = set(self.axes), values.reshape([n for n in self.shape if n != 1])
+        wanted = set(self.axes)
+        rest = values.reshape([n for n in self.shape if n != 1])
         for axis in (a for a, n in enumerate(self.shape) if n != 1):
             if axis in wanted:
                 yield np.asarray(reduce.reduce(rest.reshape(rest.shape[0], -1), axis=1))
@@ -91,10 +92,12 @@ class Slices:
         It is the worst index of the axis with the fewest beyond their limits, where that is at most half of them: an
         error in one channel lies in nearly every row and column, too. Else it is the whole, if that is beyond.
         """
-        found, first = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))], 1
+        found = [(math.inf, 0.0, 0 if ratios[0] > 1 else int(np.argmax(ratios)))]
+        first = 1
         for length in map(self.shape.__getitem__, self.axes):
             part = ratios[first : first + length]
-            beyond, worst = int((part > 1).sum()), int(np.argmax(part))
+            beyond = int((part > 1).sum())
+            worst = int(np.argmax(part))
             if 0 < beyond <= length / 2:
                 found.append((beyond, -float(part[worst]), first + worst))
             first += length

@@ -109,7 +109,9 @@ from subgraph.verdict import Signature, Status
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
 # Limits as multiples of what perturbed runs show: Jaccard distance, gaps between values, steps.
-MAX_DISTANCE, MAX_GAP, MAX_STEPS = 1.5, 3.0, 2.0
+MAX_DISTANCE = 1.5
+MAX_GAP = 3.0
+MAX_STEPS = 2.0
 MAX_CODES = 0.5  # of a type's range: so far roundings of several operators may add up
 MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
@@ -206,10 +208,12 @@ def _worst(rulings: Iterable[Ruling]) -> Ruling:
 
 def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     """NaN and infinities that differ; None if the range of the claimed type excuses all of them."""
-    claim, noise = context.claim, context.noise
+    claim = context.claim
+    noise = context.noise
     if not claim.narrow or pair.kind == "complex":
         return settle(pair)
-    reference, unequal = pair.reference.astype(np.float64).reshape(-1), pair.mask_differences
+    reference = pair.reference.astype(np.float64).reshape(-1)
+    unequal = pair.mask_differences
     if not np.isfinite(reference[unequal]).all():
         return settle(pair)
     unexcused = unequal & ~(np.abs(reference) > claim.largest)
@@ -271,7 +275,8 @@ def _steps(pair: Pair, runs: Sequence[Pair], own: int = 0, spare: int = 0) -> Ru
     and others where perturbed runs show as many, or in `spare` elements more. `own`: steps that no run shows."""
     allowed = max(1.0, own + MAX_STEPS * max(p.error for p in runs))
     share = int(MAX_SHARE * max(np.count_nonzero(p.difference > 1) for p in runs)) + spare
-    far, most = int(np.count_nonzero(pair.difference > 1)), f"by up to {count(int(pair.error), 'step')}"
+    far = int(np.count_nonzero(pair.difference > 1))
+    most = f"by up to {count(int(pair.error), 'step')}"
     if far > share or pair.error > allowed:
         limit = f"allowed {allowed:g}, in {share} of them beyond one" if share else "allowed one"
         return fail(f"{_changed(pair)}, {most}, {limit}")

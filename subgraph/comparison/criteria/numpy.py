@@ -25,7 +25,8 @@ def rule(options: str) -> Rule:
         UsageError: options other than rtol and atol, or a tolerance below 0.
     """
     tolerances = DEFAULT | dict(_parse(part) for part in options.split(",") if part.strip())
-    rtol, atol = tolerances["rtol"], tolerances["atol"]
+    rtol = tolerances["rtol"]
+    atol = tolerances["atol"]
 
     def judge(pair: Pair, context: OutputContext) -> Ruling:
         if ruling := settle(pair):
@@ -39,7 +40,8 @@ def rule(options: str) -> Rule:
         if not beyond.any():
             return agree(f"every element is within {how}; the largest error is {pair.relative_error:.2g} of the scale")
         place = int(np.argmax(np.where(beyond, pair.difference - allowed, -1.0)))
-        error, limit = float(pair.difference[place]), float(allowed[place])
+        error = float(pair.difference[place])
+        limit = float(allowed[place])
         return fail(
             f"{int(beyond.sum())} of {pair.compared} elements are beyond {how}; "
             f"the worst is off by {error:.1e}, allowed {limit:.1e}"

@@ -21,7 +21,8 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: all zeros in both: 1. NaN: all zeros in one of the two.
     """
-    first, second = norm(reference), norm(candidate)
+    first = norm(reference)
+    second = norm(candidate)
     if first == 0 or second == 0:
         return 1.0 if first == second else math.nan
     if all(MIN_LENGTH < length < MAX_LENGTH for length in (first, second)):

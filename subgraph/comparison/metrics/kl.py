@@ -18,14 +18,16 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a constant array is the uniform distribution, whatever its value.
     """
-    p, q = _distribution(candidate), _distribution(reference)
+    p = _distribution(candidate)
+    q = _distribution(reference)
     np.divide(p, q, out=q)
     np.log(q, out=q)
     return max(0.0, dot(p, q))
 
 
 def _distribution(values: Array) -> Array:
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if np.isinf(high - low):  # half of the range does not overflow
         values, low, high = values / 2, low / 2, high / 2
     if low == high:

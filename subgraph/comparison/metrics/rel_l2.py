@@ -13,7 +13,8 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: all zeros in both: 0; only in the reference: infinite (0 in msaccucmp). NaN: both lengths overflow.
     """
-    distance, length = norm(candidate - reference), norm(reference)
+    distance = norm(candidate - reference)
+    length = norm(reference)
     if distance == 0:
         return 0.0
     return distance / length if length else math.inf

@@ -15,7 +15,8 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: no noise: +∞, also for zeros; noise without a signal, or that overflows: -∞. Never NaN.
     """
-    noise, signal = norm(candidate - reference), norm(reference)
+    noise = norm(candidate - reference)
+    signal = norm(reference)
     if noise == 0:
         return math.inf
     if signal == 0 or math.isinf(noise):

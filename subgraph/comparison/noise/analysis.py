@@ -169,7 +169,10 @@ def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -
 
 def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     """Add a node's outputs to the sets of `sites` that its inputs are in, and to those that the node causes."""
-    node, reads, makes, op = graph.nodes[i], set(graph.reads[i]), graph.makes[i], graph.ops[i]
+    node = graph.nodes[i]
+    reads = set(graph.reads[i])
+    makes = graph.makes[i]
+    op = graph.ops[i]
     if op in SHAPE_OPS and node.domain in STANDARD:
         sites.behind_choice.update(makes if not sites.value_shaped.isdisjoint(reads) else ())
         return
@@ -191,14 +194,17 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
 
 def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites) -> None:
     """What a node that reads inexact values makes of them: noise, choices, steps; `inner`: the ops inside it."""
-    node, makes, op = graph.nodes[i], graph.makes[i], graph.ops[i]
+    node = graph.nodes[i]
+    makes = graph.makes[i]
+    op = graph.ops[i]
     if inner:
         choices = set(makes if inner & CHOICES.keys() else ())
         steps = set(makes if inner & STEPS.keys() else ())
         sites.noisy.update(makes)
         sites.quantized.update(makes if inner & QUANTIZERS else ())
     else:
-        choices, steps = _outputs_at(node, CHOICES.get(op, ())), _outputs_at(node, STEPS.get(op, ()))
+        choices = _outputs_at(node, CHOICES.get(op, ()))
+        steps = _outputs_at(node, STEPS.get(op, ()))
         if _casts_to_integers(node):
             (choices if cast_type(node) == "bool" else steps).update(makes)
         sites.noisy.update(n for n in makes if n not in choices | steps)
@@ -223,7 +229,8 @@ def _coarsest_types(
     types = {n: dtypes.TYPES[t][0] for n, t in numbers.items() if t in dtypes.TYPES}
     types |= {n: record.dtype for n, record in records.items() if n in region.inputs}
     for i in order:
-        node, own = graph.nodes[i], list[int]()
+        node = graph.nodes[i]
+        own = list[int]()
         if graph.ops[i] in ("Constant", "ConstantOfShape"):
             own = [a.t.data_type for a in node.attribute if a.name == "value"]
         elif graph.ops[i] == "Cast" and not any(n in unrounded for n in graph.makes[i]):

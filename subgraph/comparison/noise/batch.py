@@ -32,7 +32,8 @@ def batched(values: Sequence[Value]) -> Array | None:
 
 def of_sample(judged: Judgement, shape: Sequence[int], labels: Sequence[str]) -> Judgement:
     """The judgement of a batch as that of the sample whose element is farthest off; `shape`: of the output in it."""
-    worst, why = judged.worst, f"{judged.why}; axis 0 are {len(labels)} samples"
+    worst = judged.worst
+    why = f"{judged.why}; axis 0 are {len(labels)} samples"
     if worst is None:
         return replace(judged, why=why, sample=labels[0])
     k, element = worst.index

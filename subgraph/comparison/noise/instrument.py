@@ -113,7 +113,10 @@ def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
 
 class _Instrumentation:
     def __init__(self, model: protobuf.ModelProto, sites: RoundingSites, change: Change) -> None:
-        self.model, self.graph, self.sites, self.change = model, model.graph, sites, change
+        self.model = model
+        self.graph = model.graph
+        self.sites = sites
+        self.change = change
         self.opset = opset_of(model, 0)
         self.constants = Constants(f"{MARK}constant")
         self.raw = {name: f"{name}{MARK}raw" for name in (*change.entering, *change.computed, *change.stepped)}
@@ -183,7 +186,8 @@ class _Instrumentation:
             fixed.update(node.output)
             return [node]
         self._bodies(node, types, fixed)
-        nodes, quantizes = [node], node.op_type in QUANTIZERS
+        nodes = [node]
+        quantizes = node.op_type in QUANTIZERS
         for k, dtype in enumerate(output_types(node, types, self.opset) if quantizes or rounds(node) else ()):
             steps = quantizes and not self.change.rounded and k == 0 and is_stepped(dtype)
             if k < len(node.output) and (name := node.output[k]) and (dtype in FLOATS or steps):
@@ -211,7 +215,9 @@ class _Instrumentation:
         return nodes
 
     def _written(self, raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-        claim, channels, write = self.change.claim, self.change.channels.get(name), self._writer(raw)
+        claim = self.change.claim
+        channels = self.change.channels.get(name)
+        write = self._writer(raw)
         if dtype not in FLOATS:
             write_stepped(write, raw, name, dtype, self._next_key(CODES), self.number)
         elif self.change.rounded:

@@ -81,11 +81,15 @@ class RegionNoise:
                 before the quantizer moves them.
             unrounded: Casts of the model by which the candidate's program does not round: they excuse nothing.
         """
-        self.graph, self.region, self.tensors = graph, region, tensors
+        self.graph = graph
+        self.region = region
+        self.tensors = tensors
         self.sampler = NoiseSampler(graph, region, reference, tensors, scratch.resolve(), unrounded)
         if not own_steps:
             self.sampler.sites.forget_quantizers()
-        self._memo, self._scratch, self._other_program = memo or self._make, scratch, other_program
+        self._memo = memo or self._make
+        self._scratch = scratch
+        self._other_program = other_program
         self._lock = threading.RLock()
         self._offsets: dict[str, Array] = {}
         self._runs: dict[str, _StoredRun] = {}
@@ -126,7 +130,8 @@ class RegionNoise:
             return values
         if output not in self._offsets:
             with self._lock:
-                expected, own = load_array(self.tensors[output]), self.sampler.plain(output)
+                expected = load_array(self.tensors[output])
+                own = self.sampler.plain(output)
             if (own.shape, own.dtype) != (expected.shape, expected.dtype):
                 raise ModelError(
                     f"'{output}' is not a tensor of one form in both: its noise is not known", code="noise.undefined"

@@ -211,7 +211,8 @@ class _Quantized:
     @classmethod
     def of(cls, write: NodeWriter, wide: str, channels: ChannelRange | None) -> _Quantized:
         if channels:
-            low, high = np.minimum(channels.lowest, 0), np.maximum(channels.highest, 0)
+            low = np.minimum(channels.lowest, 0)
+            high = np.maximum(channels.highest, 0)
             names = map(write.constants.name, (channels.lowest, channels.highest, high - low))
             return cls(wide, wide, "", *names)
         huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too

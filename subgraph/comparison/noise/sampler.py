@@ -198,7 +198,8 @@ class NoiseSampler:
         inside = [n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs]
         if not inside:
             return {}
-        folder, model = numbered_folder(self.scratch, "base"), deepcopy(self._cut.model)
+        folder = numbered_folder(self.scratch, "base")
+        model = deepcopy(self._cut.model)
         set_outputs(model, inside)
         self._load(model, ("unperturbed",), folder)
         records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
@@ -246,7 +247,8 @@ class NoiseSampler:
             certain=frozenset() if run.rounded else frozenset(computed) - self.sites.behind_choice,
         )
         model = deepcopy(self._cut.model)
-        self._instrumented, self._calm = instrument_model(model, self.sites, change, names), None
+        self._instrumented = instrument_model(model, self.sites, change, names)
+        self._calm = None
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
 
     def _build_tflite(self, run: NoiseRun, names: list[str]) -> None:
@@ -263,7 +265,8 @@ class NoiseSampler:
                 "inside of TensorFlow Lite's operators nothing can be rounded or perturbed", code="noise.tflite"
             )
         model = deepcopy(self._cut.model)
-        self._instrumented, self._calm = add_steps(model, moved, names), None
+        self._instrumented = add_steps(model, moved, names)
+        self._calm = None
         self._load(model, run.model, numbered_folder(self.scratch, "model"))
 
     @cached_property
@@ -283,7 +286,8 @@ class NoiseSampler:
         ranges: dict[str, ChannelRange] = {}
         for name in self.sites.entering:
             is_weight = name not in self.region.inputs
-            weights, path = self.graph.weights, self.graph.path
+            weights = self.graph.weights
+            path = self.graph.path
             values = protobuf.to_array(weights[name], path) if is_weight else load_array(self.tensors[name])
             if claim is Precision.INT8 and is_weight:
                 if values.ndim < 2:
@@ -366,7 +370,8 @@ class NoiseSampler:
         if self._calm is None:
             still = keys.copy()
             still[1::2] = 0
-            check, folder = self._instrumented.check, numbered_folder(self.scratch, "calm")
+            check = self._instrumented.check
+            folder = numbered_folder(self.scratch, "calm")
             value = load_array(self._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder)
             self._calm = bool(np.isfinite(value))
         return self._calm
@@ -389,5 +394,6 @@ def _lost_values(reference: Record, perturbed: Record, folder: Path) -> bool:
     """Are values finite in the reference and not in the perturbed run?"""
     if reference.dtype not in FLOATS or reference.form != "tensor":
         return False
-    before, after = load_array(reference), load_array(perturbed, folder)
+    before = load_array(reference)
+    after = load_array(perturbed, folder)
     return before.shape == after.shape and bool((np.isfinite(before) & ~np.isfinite(after)).any())

@@ -28,7 +28,8 @@ def add_steps(
 ) -> Instrumented:
     """Change the model of a cut. `stepped`: type and shape of each tensor that is moved; `outputs`: what the model
     gives then."""
-    nodes, shifts = [], dict[str, str]()
+    nodes = []
+    shifts = dict[str, str]()
     read = {name for node in model.graph.node for name in node.input}
     for node in model.graph.node:
         node.input[:] = [f"{name}{MARK}moved" if name in shifts.values() else name for name in node.input]

@@ -24,7 +24,8 @@ def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any
     shares = []
     for a, b in zip(found, wanted, strict=True):
         is_label = set(np.unique(b).tolist()) <= {0.0, 1.0}
-        mine, true = (a > limit).reshape(-1), (b > (0.5 if is_label else limit)).reshape(-1)
+        mine = (a > limit).reshape(-1)
+        true = (b > (0.5 if is_label else limit)).reshape(-1)
         either = np.sum(mine | true)
         shares.append(0.0 if np.isnan(a).any() else float(np.sum(mine & true) / either) if either else 1.0)
     return float(np.mean(shares))

@@ -12,7 +12,8 @@ EQUAL = 200.0  # dB, of outputs that are equal
 
 def score(outputs: Sequence[Mapping[str, Any]], truth: Sequence[Mapping[str, Any]]) -> float:
     """10·log10(Σ reference² / Σ difference²), over all samples."""
-    worst, names = EQUAL, [n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"]
+    worst = EQUAL
+    names = [n for n in outputs[0] if np.asarray(outputs[0][n]).dtype.kind == "f"]
     if not names:
         raise ValueError("no output holds floats")
     for name in names:

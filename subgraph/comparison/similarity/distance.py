@@ -44,8 +44,10 @@ def measure_distance(x: Array, y: Array) -> Distance:
         y = y[finite]
     if not y.size:
         return Distance(math.inf, math.inf)
-    spread, deviation = float(np.ptp(y)), float(np.abs(y - y.mean()).mean())
-    largest, mean = float(d.max()), float(d.mean())
+    spread = float(np.ptp(y))
+    deviation = float(np.abs(y - y.mean()).mean())
+    largest = float(d.max())
+    mean = float(d.mean())
     return Distance(largest / spread if spread else math.inf, mean / deviation if deviation else math.inf)
 
 

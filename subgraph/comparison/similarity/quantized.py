@@ -15,7 +15,8 @@ from subgraph.types import Array
 MAX_SAMPLE = 4096  # values that are looked at first
 MIN_VALUES = 32  # other than 0; fewer may lie on a grid by chance
 MAX_OWN = 0.5  # of the reference's values may lie on it as well
-MIN_LEVELS, MAX_LEVELS = 8, 256
+MIN_LEVELS = 8
+MAX_LEVELS = 256
 MIN_FINER = 4  # times as many values in the reference: else it is quantized itself
 MAX_UNEVEN = 1e-2  # of a step: float32 holds 255 steps to 10⁻⁵
 

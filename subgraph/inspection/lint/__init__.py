@@ -39,7 +39,9 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.text import clean
 
 SCHEMA = "subcut.lint/1"
-WARNING, NOTE, UNCHECKED = "warning", "note", "unchecked"
+WARNING = "warning"
+NOTE = "note"
+UNCHECKED = "unchecked"
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ class LintContext:
     @cached_property
     def made(self) -> list[str]:
         """The tensors that top-level nodes make, in topological order, without sequences and maps."""
-        graph, types = self.graph, self.types
+        graph = self.graph
+        types = self.types
         kinds = {name: t.WhichOneof("value") for name, t in (*types.declared.items(), *types.inferred.items())}
         order = graph.in_order(range(len(graph.nodes)))
         return [name for i in order for name in graph.makes[i] if kinds.get(name) in (None, "tensor_type")]
@@ -294,5 +297,6 @@ def _finding_node(graph: Graph, node: LintNode | None) -> FindingNode | None:
     if node is None:
         return None
     place = None if node.top is None else source(graph, node.top)
-    name, domain = str(node.proto.name), str(node.proto.domain)
+    name = str(node.proto.name)
+    domain = str(node.proto.domain)
     return FindingNode(node.top, node.label, name, node.op, domain, node.scope.title, place)

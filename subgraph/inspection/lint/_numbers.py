@@ -60,7 +60,8 @@ def numbers_of(scope: Scope) -> Iterator[Numbers]:
         if node.is_op("Constant", "ConstantOfShape") and node.output(0) and (tensor := _value(node)) is not None
     ]
     for name, tensor in tensors:
-        dtype, readers = dtypes.name_of(tensor.data_type), tuple(scope.readers.get(name, ()))
+        dtype = dtypes.name_of(tensor.data_type)
+        readers = tuple(scope.readers.get(name, ()))
         if dtype in FLOATS and readers and (counts := _count(tensor, graph)):
             yield Numbers(name, dtype, readers, *counts)
 
@@ -91,9 +92,12 @@ def _count(tensor: protobuf.TensorProto, graph: Graph) -> Counts | None:
 def _count_piece(values: Array) -> Counts:
     wide = values if values.dtype.kind == "f" and values.dtype.itemsize > 2 else values.astype(np.float32)
     size = np.abs(wide)
-    largest, nan, infinite = float(size.max(initial=0)), 0, 0
+    largest = float(size.max(initial=0))
+    nan = 0
+    infinite = 0
     if not np.isfinite(largest):  # elements that are infinite or NaN already are not the fault of a conversion
-        nan, infinite = int(np.isnan(size).sum()), int(np.isinf(size).sum())
+        nan = int(np.isnan(size).sum())
+        infinite = int(np.isinf(size).sum())
         size = size[np.isfinite(size)]
         largest = float(size.max(initial=0))
     over = int(np.count_nonzero(size > LARGEST_FP16)) if largest > LARGEST_FP16 else 0

@@ -45,14 +45,16 @@ class Axis:
 
     def picks(self, mode: str, nearest: str) -> list[int]:
         """Input cell that each output cell copies in mode nearest."""
-        at, to = COORDINATES[mode], ROUNDED[nearest]
+        at = COORDINATES[mode]
+        to = ROUNDED[nearest]
         raw = (to(at(x, self.size, self.out, self.scale)) for x in range(self.out))
         return [min(max(int(i), 0), self.size - 1) for i in raw]
 
 
 def axes(node: LintNode) -> list[Axis] | None:
     """The axes whose size changes; None if sizes and scales are unknown."""
-    shape, out = node.shape(node.input(0)), node.shape(node.output(0))
+    shape = node.shape(node.input(0))
+    out = node.shape(node.output(0))
     scales = _per_axis(node, 2, len(shape) if shape else None)
     sizes = _per_axis(node, 3, len(shape) if shape else None)
     count = len(shape or out or scales or sizes or ())

@@ -55,7 +55,8 @@ def windows(node: LintNode) -> list[Window] | None:
     rank = len(kernel)
     sizes = shape[2:] if shape else [None] * rank
     strides, dilations = (node.attribute(name, [1] * rank) for name in ("strides", "dilations"))
-    pads, auto = node.attribute("pads", [0] * 2 * rank), node.attribute("auto_pad", "NOTSET")
+    pads = node.attribute("pads", [0] * 2 * rank)
+    auto = node.attribute("auto_pad", "NOTSET")
     parts = (kernel, strides, dilations, pads)
     if auto is None or any(part is None or min(part, default=0) < 0 for part in parts):
         return None
@@ -88,7 +89,8 @@ def _same_pads(size: int | None, kernel: int, stride: int, dilation: int, auto: 
         return None
     span = dilation * (kernel - 1) + 1
     total = span - 1 if size is None else max((math.ceil(size / stride) - 1) * stride + span - size, 0)
-    small, large = total // 2, total - total // 2
+    small = total // 2
+    large = total - total // 2
     return (small, large) if auto == "SAME_UPPER" else (large, small)
 
 

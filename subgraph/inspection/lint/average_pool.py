@@ -14,7 +14,8 @@ EXCLUDED = "make sure that the converter keeps count_include_pad=0, and compare 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each AveragePool with a window that extends over the edge; otherwise the attribute has no effect."""
     for node in context.nodes("AveragePool"):
-        included, ceil = node.attribute("count_include_pad", 0), node.attribute("ceil_mode", 0)
+        included = node.attribute("count_include_pad", 0)
+        ceil = node.attribute("ceil_mode", 0)
         axes = windows(node)
         if not axes or included is None:
             continue

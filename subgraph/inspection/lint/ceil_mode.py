@@ -18,7 +18,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         axes = windows(node) or []
         over = list(hanging(axes))
         if any(w.size is not None for w in over):
-            up, down = _sizes(axes, ceil=True), _sizes(axes, ceil=False)
+            up = _sizes(axes, ceil=True)
+            down = _sizes(axes, ceil=False)
             reason = f"ceil_mode=1 makes the output {up}: targets that ignore it round down to {down}"
             yield warning(node, reason, FIX)
         elif over:

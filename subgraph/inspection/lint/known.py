@@ -120,7 +120,8 @@ def _set(node: LintNode, name: str) -> str | None:
 
 
 def _outputs(node: LintNode) -> str:
-    read, given = node.scope.read, node.scope.outputs
+    read = node.scope.read
+    given = node.scope.outputs
     return str(sum(name in given or name in read for name in node.proto.output if name))
 
 

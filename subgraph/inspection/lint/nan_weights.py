@@ -27,7 +27,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
         elif n.infinite and layer:
             yield warning(layer, f"{n.infinite} values of weight '{n.name}' are infinite", FIX, n.name)
     for node in context.nodes("BatchNormalization"):
-        variance, epsilon = node.constant(4), node.attribute("epsilon", EPSILON)
+        variance = node.constant(4)
+        epsilon = node.attribute("epsilon", EPSILON)
         if variance is None or epsilon is None:
             continue
         below = int(np.count_nonzero(variance.astype(np.float64) + epsilon < 0))

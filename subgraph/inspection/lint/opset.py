@@ -21,7 +21,8 @@ CONVERT = "export it with that opset, or convert it: onnx.version_converter"
 
 def check(context: LintContext) -> Iterator[LintIssue]:
     """Each node that fits the schema of its operator at the model's opset, but not at the target's."""
-    target, own = context.target, context.scopes[0].opsets.get("")
+    target = context.target
+    own = context.scopes[0].opsets.get("")
     if target is None:
         return
     if own is not None and own > target:
@@ -70,7 +71,8 @@ def _types(node: LintNode) -> dict[str, str]:
 
 def _axis_matters(node: LintNode) -> bool:
     """Is the axis another one than the last, or omitted so that the default differs?"""
-    axis, shape = node.attribute("axis"), node.shape(node.input(0))
+    axis = node.attribute("axis")
+    shape = node.shape(node.input(0))
     if axis is None or axis == -1:
         return axis is None and shape is not None and len(shape) > 2
     return shape is not None and axis % len(shape) != len(shape) - 1

@@ -18,7 +18,8 @@ def check(context: LintContext) -> Iterator[LintIssue]:
     for node in context.nodes("Upsample", "Resize"):
         if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
-        mode, whole = node.attribute("mode", "nearest"), _whole(node)
+        mode = node.attribute("mode", "nearest")
+        whole = _whole(node)
         kind = "Upsample is deprecated since opset 10" if node.op == "Upsample" else "Resize of opset 10"
         if mode == "nearest" and whole:
             yield note(node, f"{kind}: newer converters may lack it", FIX)

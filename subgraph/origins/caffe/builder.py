@@ -71,7 +71,8 @@ class Builder:
 
     def unique(self, name: str) -> str:
         """The name, or the name with a number where it is taken."""
-        number, free = 2, name
+        number = 2
+        free = name
         while free in self.taken:
             free, number = f"{name}@{number}", number + 1
         self.taken.add(free)
@@ -147,7 +148,8 @@ class CaffeLayer:
             ModelError: the caffemodel has no such blob, or one of another shape.
         """
         if self.builder.weights is None:
-            values, file = _draw(self, k, shape, like), self.builder.drawn
+            values = _draw(self, k, shape, like)
+            file = self.builder.drawn
             blob = _appended(values, file) if file else WeightBlob(shape, values=values)
         else:
             blobs = self.builder.weights.get(self.name, ())
@@ -166,7 +168,9 @@ class CaffeLayer:
     def weight(self, k: int, shape: Shape, what: str, like: str, view: Shape | None = None) -> str:
         """Blob `k` as an initializer of the shape `view`; a large one stays in the caffemodel. Returns its name."""
         blob = self.blob(k, shape, like)
-        name, place, dims = self.builder.unique(f"{self.name}.{what}"), blob.place, view or shape
+        name = self.builder.unique(f"{self.name}.{what}")
+        place = blob.place
+        dims = view or shape
         if place is None or place.length < protobuf.STUB_ABOVE:
             self.builder.initializers.append(numpy_helper.from_array(blob.array().reshape(dims), name))
             return name

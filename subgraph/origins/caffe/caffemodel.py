@@ -90,7 +90,8 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
 
 
 def _layer(file: File, begin: int, end: int, name_field: int, blobs_field: int) -> tuple[str, tuple[WeightBlob, ...]]:
-    name, places = "", []
+    name = ""
+    places = []
     for number, tag, at, stop in protobuf.fields(file, begin, end, "layer"):
         if number == name_field:
             try:
@@ -120,7 +121,8 @@ def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
         shape = list(legacy.values()) if any(legacy.values()) else []
     width = _FLOAT if data[_DATA] else _DOUBLE
     places = [place for place in (data[_DATA] or data[_DOUBLE_DATA]) if place.length]
-    have, wanted = sum(place.length for place in places), prod(shape) * width
+    have = sum(place.length for place in places)
+    wanted = prod(shape) * width
     if have != wanted or min(shape, default=1) < 0:
         what = f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and {have // width} values"
         raise ModelError(what, _COMPARE, code="caffe.damaged-weights")
@@ -138,7 +140,9 @@ def _dims(file: File, begin: int, end: int) -> list[int]:
 
 
 def _integers(file: File, tag: int, begin: int, end: int) -> list[int]:
-    data, at, out = file.cut(begin, end), 0, []
+    data = file.cut(begin, end)
+    at = 0
+    out = []
     try:
         while at < len(data):
             value, at = protobuf.varint(data, at)

@@ -13,12 +13,14 @@ from subgraph.origins.caffe.fields import Parameters
 from subgraph.types import Array
 
 MAX_VALUES = 1 << 26  # of prior boxes, which become a constant: 256 MiB
-CORNER, CENTER_SIZE = ("CORNER", "1"), ("CENTER_SIZE", "2")
+CORNER = ("CORNER", "1")
+CENTER_SIZE = ("CENTER_SIZE", "2")
 
 
 def normalize(layer: CaffeLayer) -> None:
     """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the whole sample."""
-    p, shape = layer.parameters("norm_param"), layer.shape
+    p = layer.parameters("norm_param")
+    shape = layer.shape
     axes = [1, 2, 3] if p.across_spatial else [1]
     square = layer.step("square", "Mul", layer.bottoms * 2)
     total = layer.step("sum", "ReduceSum", [square, layer.integers("axes", axes)])
@@ -34,7 +36,8 @@ def prior_box(layer: CaffeLayer) -> None:
     p = layer.parameters("prior_box_param")
     (height, width), (rows, columns) = layer.shapes[1][2:], layer.shape[2:]
     height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
-    step_y, step_x = p.step_h or p.step or height / rows, p.step_w or p.step or width / columns
+    step_y = p.step_h or p.step or height / rows
+    step_x = p.step_w or p.step or width / columns
     sizes = np.array([*_box_sizes(layer, p)], np.float64)
     if rows * columns * len(sizes) * 8 > MAX_VALUES:
         raise layer.refuse("has too many boxes")
@@ -83,7 +86,8 @@ def detection_output(layer: CaffeLayer) -> None:
     """
     p = layer.parameters("detection_output_param")
     nms = p.nms_param or Parameters("nms_param", None, "")
-    classes, boxes = p.num_classes, layer.shapes[2][-1] // 4
+    classes = p.num_classes
+    boxes = layer.shapes[2][-1] // 4
     _require_plain(layer, p, nms, boxes)
     corners = _decode(layer, p, boxes)
     kept = [k for k in range(classes) if k != p.background_label_id]
@@ -113,7 +117,8 @@ def detection_output(layer: CaffeLayer) -> None:
 
 
 def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int) -> None:
-    classes, shapes = p.num_classes, layer.shapes
+    classes = p.num_classes
+    shapes = layer.shapes
     if shapes[0][0] != 1:
         raise layer.refuse(f"has a batch of {shapes[0][0]}", "set the batch to 1 in the prototxt")
     if not p.share_location or nms.eta != 1 or p.code_type not in (*CORNER, *CENTER_SIZE):

@@ -18,9 +18,11 @@ MAX_EXPONENT = 88  # e to this power is the largest float32
 
 def inner_product(layer: CaffeLayer) -> None:
     """Weights `(outputs, inputs)`, or transposed."""
-    p, shape = layer.parameters("inner_product_param"), layer.shape
+    p = layer.parameters("inner_product_param")
+    shape = layer.shape
     axis = layer.axis(p.axis)
-    outputs, width = p.num_output, prod(shape[axis:])
+    outputs = p.num_output
+    width = prod(shape[axis:])
     tensor = layer.bottoms[0]
     if len(shape) != 2 or axis != 1:
         tensor = layer.step("flatten", "Flatten", [tensor], axis=axis)
@@ -38,7 +40,8 @@ def inner_product(layer: CaffeLayer) -> None:
 
 def batch_norm(layer: CaffeLayer) -> None:
     """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
-    p, shape = layer.parameters("batch_norm_param"), layer.shape
+    p = layer.parameters("batch_norm_param")
+    shape = layer.shape
     if not p.use_global_stats:
         raise layer.refuse("takes the statistics of the batch (use_global_stats: false)", "name the deploy.prototxt")
     if len(layer.builder.weights.get(layer.name, ()) if layer.builder.weights else ()) > 3:
@@ -52,7 +55,8 @@ def batch_norm(layer: CaffeLayer) -> None:
 
 def bn(layer: CaffeLayer) -> None:
     """PSPNet's: blobs slope, bias, mean, variance. SegNet's, as it is run (INFERENCE): blobs scale, shift."""
-    p, shape = layer.parameters("bn_param"), layer.shape
+    p = layer.parameters("bn_param")
+    shape = layer.shape
     channels = shape[1] if len(shape) > 1 else 1
     given = {name for name, _ in p.given.fields}
     if not p.bn_mode and not given & {"scale_filler", "shift_filler"}:
@@ -291,7 +295,8 @@ def reduction(layer: CaffeLayer) -> None:
     op = ops.get(p.operation) or ops.get(dict(zip("1234", ops, strict=True)).get(p.operation, ""))
     if op is None:
         raise layer.refuse(f"has the operation {p.operation}", f"known: {', '.join(ops)}")
-    axes, out = list(range(axis, len(layer.shape))), layer.shape[:axis]
+    axes = list(range(axis, len(layer.shape)))
+    out = layer.shape[:axis]
     inputs = [*layer.bottoms]
     attributes: dict[str, Any] = {"keepdims": 0, "axes": axes}
     if op == "ReduceSum":  # has its axes as an input since opset 13

@@ -29,7 +29,8 @@ def slices(layer: CaffeLayer) -> None:
     """Cut along an axis, at `slice_point`s or into equal parts."""
     p = layer.parameters("slice_param")
     axis = layer.axis(p.axis if p.slice_dim is None else p.slice_dim)
-    size, count = layer.shape[axis], len(layer.tops)
+    size = layer.shape[axis]
+    count = len(layer.tops)
     if not p.slice_point and size % count:
         raise layer.refuse(f"cannot cut {size} into {count} equal parts")
     points = [0, *(p.slice_point or range(size // count, size, size // count)), size]
@@ -72,8 +73,10 @@ def crop(layer: CaffeLayer) -> None:
 
 def flatten(layer: CaffeLayer) -> None:
     """Axes `axis` … `end_axis` become one."""
-    p, shape = layer.parameters("flatten_param"), layer.shape
-    axis, end = layer.axis(p.axis), layer.axis(p.end_axis)
+    p = layer.parameters("flatten_param")
+    shape = layer.shape
+    axis = layer.axis(p.axis)
+    end = layer.axis(p.end_axis)
     if end < axis:
         raise layer.refuse(f"ends at axis {end}, in front of {axis}")
     out = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
@@ -89,7 +92,8 @@ def _reshape(layer: CaffeLayer, out: Shape) -> None:
 
 def reshape(layer: CaffeLayer) -> None:
     """Dimensions 0 (as in the bottom) and -1 (what is left) are computed here."""
-    p, shape = layer.parameters("reshape_param"), layer.shape
+    p = layer.parameters("reshape_param")
+    shape = layer.shape
     start = layer.axis(p.axis, len(shape) + 1)
     end = len(shape) if p.num_axes == -1 else start + p.num_axes
     dims = list(p.shape.dim) if p.shape else []
@@ -135,7 +139,8 @@ def shuffle_channel(layer: CaffeLayer) -> None:
 
 def reorg(layer: CaffeLayer) -> None:
     """Darknet's: places become channels; its order is that of the inverse on the same memory, not space to depth."""
-    p, shape = layer.parameters("reorg_param"), layer.shape
+    p = layer.parameters("reorg_param")
+    shape = layer.shape
     s = p.stride
     if not s or len(shape) != 4:
         raise layer.refuse(
@@ -162,7 +167,8 @@ def _through(layer: CaffeLayer, inner: Shape, order: Shape, out: Shape) -> None:
 
 def upsample(layer: CaffeLayer) -> None:
     """Each place `scale` times along both axes; SegNet's, with a mask as its second bottom, is another."""
-    scale, shape = layer.parameters("upsample_param").scale, layer.shape
+    scale = layer.parameters("upsample_param").scale
+    shape = layer.shape
     if not scale or len(shape) != 4:
         raise layer.refuse("needs a scale, and a bottom with four axes")
     inputs = [*layer.bottoms, "", layer.constant("scales", (1, 1, scale, scale))]
@@ -184,7 +190,8 @@ def roi_pooling(layer: CaffeLayer) -> None:
 
 def interp(layer: CaffeLayer) -> None:
     """DeepLab's bilinear resizing, corners aligned."""
-    p, shape = layer.parameters("interp_param"), layer.shape
+    p = layer.parameters("interp_param")
+    shape = layer.shape
     if len(shape) != 4 or p.pad_beg > 0 or p.pad_end > 0:
         raise layer.refuse("needs four axes, and pads of zero or less")
     inner = [n + p.pad_beg + p.pad_end for n in shape[2:]]
@@ -207,8 +214,10 @@ def interp(layer: CaffeLayer) -> None:
 
 def arg_max(layer: CaffeLayer) -> None:
     """The places of the largest values as floats, the later of equal ones first; or the values; or both."""
-    p, shape = layer.parameters("argmax_param"), layer.shape
-    tensor, axis = layer.bottoms[0], 1 if p.axis is None else layer.axis(p.axis)
+    p = layer.parameters("argmax_param")
+    shape = layer.shape
+    tensor = layer.bottoms[0]
+    axis = 1 if p.axis is None else layer.axis(p.axis)
     if p.axis is None:
         tensor = layer.step("flatten", "Flatten", [tensor], axis=1)
     size = shape[axis] if p.axis is not None else prod(shape[1:])

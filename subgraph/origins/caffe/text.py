@@ -118,7 +118,8 @@ _Token: TypeAlias = tuple[str, str, int]  # kind, text, line
 def _tokens(text: str, path: Path) -> Iterator[_Token]:
     line = 1
     for match in _TOKEN.finditer(text):
-        kind, found = str(match.lastgroup), match[0]
+        kind = str(match.lastgroup)
+        found = match[0]
         if kind == "other":
             raise _wrong(path, line, "protobuf's text format", kind, found)
         if kind != "space":

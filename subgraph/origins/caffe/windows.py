@@ -39,7 +39,8 @@ def _window(layer: CaffeLayer, p: Parameters) -> tuple[list[int], list[int], lis
 
 
 def _groups(layer: CaffeLayer, p: Parameters) -> int:
-    channels, outputs = layer.shape[1], p.num_output
+    channels = layer.shape[1]
+    outputs = p.num_output
     depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
     groups: int = channels if depthwise else p.group
     if not outputs or not groups or channels % groups or outputs % groups:
@@ -51,7 +52,8 @@ def convolution(layer: CaffeLayer) -> None:
     """Weights `(outputs, channels / groups, *kernel)`; of a Deconvolution `(channels, outputs / groups, *kernel)`."""
     p = layer.parameters("convolution_param")
     (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
-    channels, outputs = layer.shape[1], p.num_output
+    channels = layer.shape[1]
+    outputs = p.num_output
     backwards = layer.text.type == "Deconvolution"
     front = (channels, outputs // groups) if backwards else (outputs, channels // groups)
     inputs = [*layer.bottoms, layer.weight(0, (*front, *kernel), "weight", "filter")]
@@ -73,7 +75,8 @@ def pooling(layer: CaffeLayer) -> None:
         raise layer.refuse(f"pools by {p.pool}", "known: MAX, AVE")
     if len(layer.shape) != 4:
         raise layer.refuse("pools over two axes: its bottom must have four")
-    op, shape = ("MaxPool" if p.pool in ("MAX", "0") else "AveragePool"), layer.shape
+    op = "MaxPool" if p.pool in ("MAX", "0") else "AveragePool"
+    shape = layer.shape
     if p.global_pooling:
         layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
         return
@@ -93,7 +96,8 @@ def pooling(layer: CaffeLayer) -> None:
 
 def _pool(layer: CaffeLayer, op: str, kernel: list[int], stride: list[int], pad: list[int], sizes: list[int]) -> None:
     """The node, in the plainest form that gives these sizes."""
-    tensor, places = layer.bottoms[0], layer.shape[2:]
+    tensor = layer.bottoms[0]
+    places = layer.shape[2:]
     spans = [n + 2 * q - k for n, k, q in zip(places, kernel, pad, strict=True)]
     floor = sizes == [span // s + 1 for span, s in zip(spans, stride, strict=True)]
     ceil = sizes == [-(-span // s) + 1 for span, s in zip(spans, stride, strict=True)]

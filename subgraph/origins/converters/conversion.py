@@ -114,7 +114,8 @@ def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / UNPAIRED, *folder.glob("sample_*.npz")):
         old.unlink(missing_ok=True)
-    asked, model = folder / ".asked.json", original.model
+    asked = folder / ".asked.json"
+    model = original.model
     types = graph.declared_types(graph.outputs)
     asks = {
         "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],

@@ -74,7 +74,8 @@ def paired(what: str, ours: Mapping[str, Declared], theirs: Mapping[str, Declare
         UnpairedError: several are alike, or one has none.
     """
     pairs = {name: name for name in ours if name in theirs}
-    mine, others = [n for n in ours if n not in pairs], [n for n in theirs if n not in pairs]
+    mine = [n for n in ours if n not in pairs]
+    others = [n for n in theirs if n not in pairs]
     if len(ours) == len(theirs) == 1:
         return dict(zip(ours, theirs, strict=True))
     alike = {name: [n for n in others if _fit(ours[name], theirs[n])] for name in mine}

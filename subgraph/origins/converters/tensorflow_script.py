@@ -13,7 +13,10 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-GRAPH, KERAS, SAVED_MODEL, TFLITE = "graph", "keras", "saved_model", "tflite"
+GRAPH = "graph"
+KERAS = "keras"
+SAVED_MODEL = "saved_model"
+TFLITE = "tflite"
 SERVED = "serving_default"  # the signature that TensorFlow itself writes
 Values = dict[str, Any]
 Inputs = dict[str, tuple[str, Any]]

@@ -19,20 +19,26 @@ def main() -> None:
 
     from subgraph.origins.tflite import operators
 
-    path, how, why = Path(source), DONE, ""
+    path = Path(source)
+    how = DONE
+    why = ""
     try:
         if direction == "read":
             onnx.save(operators.to_onnx(path.read_bytes(), path.stem, signature), target)
         else:
             Path(target).write_bytes(operators.to_tflite(onnx.load(path)))
     except operators.NoSuchSignature as e:
-        how, why = UNNAMED, str(e)
+        how = UNNAMED
+        why = str(e)
     except operators.CannotCarry as e:
-        how, why = REFUSED, str(e)
+        how = REFUSED
+        why = str(e)
     except OSError as e:
-        how, why = UNWRITTEN, str(e)
+        how = UNWRITTEN
+        why = str(e)
     except Exception as e:  # noqa: BLE001 - whatever a damaged flatbuffer makes of its generated reader
-        how, why = DAMAGED, f"{type(e).__name__}: {e}"
+        how = DAMAGED
+        why = f"{type(e).__name__}: {e}"
     sys.stdout.buffer.write(json.dumps([how, " ".join(why.split())[:400]]).encode())
 
 

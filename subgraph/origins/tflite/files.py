@@ -22,7 +22,8 @@ from subgraph.text import clean
 from subgraph.version import install
 
 HOME = Path(__file__).resolve().parents[3]
-SECONDS, PROCESSOR_SECONDS = 900, 600
+SECONDS = 900
+PROCESSOR_SECONDS = 600
 
 
 def to_onnx(path: Path, signature: str = "") -> Path:
@@ -63,7 +64,8 @@ def _run(direction: str, source: Path, target: Path, name: str, signature: str =
     try:
         how, why = json.loads(done.out)
     except ValueError:
-        how, why = DAMAGED, f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
+        how = DAMAGED
+        why = f"its reader ended with code {done.code}, by a crash or at its limit of time or memory"
     if how == UNNAMED:
         raise UsageError(f"{clean(name)}: {clean(why)}", f"name one: {clean(name)}:SIGNATURE", code="tflite.signature")
     if how == REFUSED:

@@ -23,7 +23,8 @@ from subgraph.types import Array
 ALIGNMENT = 16  # bytes, of each buffer: `force_align` in the schema
 VERSION = 3  # of the schema
 ADD_VERSION = 2  # the first that adds int8
-IR_VERSION, OPSET = 8, 17
+IR_VERSION = 8
+OPSET = 17
 MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
 _ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; others are called as in the schema
 _OPERATORS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
@@ -73,7 +74,9 @@ class _SubgraphReader:
     """One subgraph of a model: its tensors by number."""
 
     def __init__(self, model: Any, data: bytes, number: int) -> None:
-        self.model, self.graph, self.bytes = model, model.subgraphs[number], data
+        self.model = model
+        self.graph = model.subgraphs[number]
+        self.bytes = data
         self.tensors = list(self.graph.tensors)
         self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
         operators = list(_present(self.graph.operators))
@@ -98,7 +101,8 @@ class _SubgraphReader:
     def _node(self, number: int, op: Any) -> NodeProto:
         code = self.model.operatorCodes[op.opcodeIndex]
         kind, where = self._checked(number, op)
-        inputs, outputs = _numbers(op.inputs), _numbers(op.outputs)
+        inputs = _numbers(op.inputs)
+        outputs = _numbers(op.outputs)
         if odd := [k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")]:
             raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
         attributes: dict[str, Any] = {"operator": self._alone(op, code)}
@@ -148,17 +152,20 @@ class _SubgraphReader:
         """A .tflite of this operator; it holds the constants that ONNX has no type for, and the subgraphs it runs."""
         used = [k for ports in (op.inputs, op.outputs, op.intermediates) for k in _numbers(ports) if k >= 0]
         numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
-        buffers, tensors = [schema.BufferT()], []
+        buffers = [schema.BufferT()]
+        tensors = []
         for k in numbers:
             tensor = schema.TensorT.InitFromPackedBuf(_packed(self.tensors[k]), 0)
-            tensor.name, tensor.buffer = self.names[k].encode(), 0
+            tensor.name = self.names[k].encode()
+            tensor.buffer = 0
             if k not in self.made and self._private(k) and len(data := self._data(k)):
                 tensor.buffer = len(buffers)
                 buffers.append(_buffer(data))
             tensors.append(tensor)
         own = schema.OperatorT.InitFromPackedBuf(_packed(op), 0)
         own.opcodeIndex = 0
-        codes, called = [code], self._called(op)
+        codes = [code]
+        called = self._called(op)
         number_of = {k: place for place, k in enumerate(called, 1)}.__getitem__
         _point(own, number_of)
 
@@ -181,7 +188,8 @@ class _SubgraphReader:
         """Does this tensor belong to its operator alone: state, or a constant of another form than ONNX's?"""
         if k in self.made:
             return False
-        tensor, kind = self.tensors[k], self._type(k)
+        tensor = self.tensors[k]
+        kind = self._type(k)
         if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
             return True
         return math.prod(_numbers(tensor.shape)) * helper.tensor_dtype_to_np_dtype(_onnx(kind)).itemsize != len(
@@ -189,7 +197,8 @@ class _SubgraphReader:
         )
 
     def _weight(self, k: int) -> TensorProto:
-        kind, data = self._type(k), self._data(k)
+        kind = self._type(k)
+        data = self._data(k)
         return helper.make_tensor(self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True)
 
     def _data(self, k: int) -> Array:
@@ -255,7 +264,8 @@ def to_tflite(model: ModelProto) -> bytes:
             numbers[name] = len(tensors)
             tensors.append(tensor)
             if name in weights:
-                own, tensor.buffer = [_buffer(_raw(weights[name]))], 0
+                own = [_buffer(_raw(weights[name]))]
+                tensor.buffer = 0
             if own and (name in weights or tensor.buffer):
                 buffer, tensor.buffer = own[tensor.buffer], len(buffers)
                 buffers.append(_buffer(buffer.data))
@@ -342,7 +352,10 @@ def _rename(graph: Any, node: NodeProto) -> None:
 
 def _shift(tensor: Any) -> Any:
     """A model of one ADD that moves codes by whole steps: with one scale on all sides it is exact."""
-    graph, op, code, model = schema.SubGraphT(), schema.OperatorT(), schema.OperatorCodeT(), schema.ModelT()
+    graph = schema.SubGraphT()
+    op = schema.OperatorT()
+    code = schema.OperatorCodeT()
+    model = schema.ModelT()
     graph.tensors = [schema.TensorT.InitFromPackedBuf(_packed(tensor), 0) for _ in range(3)]
     for copied in graph.tensors:
         copied.buffer = 0
@@ -366,7 +379,8 @@ def _raw(tensor: TensorProto) -> Array:
 
 def _tensor(info: ValueInfoProto) -> Any:
     """The description of a tensor that no operator has."""
-    tensor, declared = schema.TensorT(), info.type.tensor_type
+    tensor = schema.TensorT()
+    declared = info.type.tensor_type
     tensor.name, tensor.quantization = info.name.encode(), schema.QuantizationParametersT()
     tensor.shape = np.array([d.dim_value or 1 for d in declared.shape.dim], np.int32)
     tensor.type = next(code for code, name in _TYPES.items() if _onnx(name) == declared.elem_type)
@@ -401,9 +415,16 @@ def _model(
     buffers: Sequence[Any], called: Sequence[Any] = (),
 ) -> bytes:  # fmt: skip
     """A model of one subgraph and those that it runs; seven parameters: the parts of one."""
-    graph, model = schema.SubGraphT(), schema.ModelT()
-    graph.tensors, graph.inputs, graph.outputs, graph.operators = tensors, inputs, outputs, operators
-    model.version, model.operatorCodes, model.subgraphs, model.buffers = VERSION, codes, [graph, *called], buffers
+    graph = schema.SubGraphT()
+    model = schema.ModelT()
+    graph.tensors = tensors
+    graph.inputs = inputs
+    graph.outputs = outputs
+    graph.operators = operators
+    model.version = VERSION
+    model.operatorCodes = codes
+    model.subgraphs = [graph, *called]
+    model.buffers = buffers
     model.description = b"subcut"
     return _packed(model, sum(len(b.data) for b in buffers if b.data is not None), b"TFL3")
 
@@ -430,13 +451,15 @@ def _text(name: bytes | None) -> str:
 
 def _unique(names: Sequence[str]) -> list[str]:
     """Equal names get a number: in TFLite a name identifies nothing."""
-    taken, given = set(names), set[str]()
+    taken = set(names)
+    given = set[str]()
     return list(_told_apart(names, taken, given))
 
 
 def _told_apart(names: Sequence[str], taken: set[str], given: set[str]) -> Iterator[str]:
     for name in names:
-        new, k = name, 1
+        new = name
+        k = 1
         while new in given or (new != name and new in taken):
             new, k = f"{name}_{k}", k + 1
         given.add(new)

@@ -40,7 +40,8 @@ class ExportedModel:
     def __init__(self, program: Program, graph: Graph, *, whole: bool) -> None:
         """`whole`: the graph is all that was exported, as far as is known. Its inputs and outputs may have other names
         than the program's; those of a cut do not."""
-        self._program, self._nodes = program, {node.name: node for node in program.graph.nodes}
+        self._program = program
+        self._nodes = {node.name: node for node in program.graph.nodes}
         self._weights = programs.weights(program)
         self._known: dict[str, int] = {}  # numbers of values, by how they are computed
         self._number: dict[str, int] = {}  # of each node's value

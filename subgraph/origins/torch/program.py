@@ -55,7 +55,8 @@ def programs(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **opti
     Raises:
         InputError: the module cannot be exported; says why.
     """
-    pytorch, given = torch(), (tuple(args), dict(kwargs))
+    pytorch = torch()
+    given = (tuple(args), dict(kwargs))
     shapes = {"dynamic_shapes": options.get("dynamic_shapes")}
     try:
         with quiet():
@@ -87,11 +88,14 @@ def same_program(graph: Graph, program: Program) -> tuple[int, int]:
 
 def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
     """The first program that is the one that was exported; else the nearest, and what is missing."""
-    most, best, of = -1, None, 0
+    most = -1
+    best = None
+    of = 0
     for program in candidates:
         same, of = same_program(graph, program)
         if same > most:
-            most, best = same, program
+            most = same
+            best = program
         if same == of:
             return program, ""
     return best, f"{of - most} of {of} nodes come from another program than the module's"
@@ -217,7 +221,8 @@ def to_tensor(array: Array) -> Any:
     """
     import numpy as np
 
-    pytorch, name = torch(), array.dtype.name
+    pytorch = torch()
+    name = array.dtype.name
     if name in NOT_NUMPY and hasattr(pytorch, name):
         bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
         return pytorch.from_numpy(np.array(array).view(bits)).view(getattr(pytorch, name))

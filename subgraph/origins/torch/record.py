@@ -21,7 +21,8 @@ from subgraph.text import clean, count
 
 log = logging.getLogger("subcut")
 
-SCHEMA, MANIFEST = "subcut.torch/1", "manifest.json"
+SCHEMA = "subcut.torch/1"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class _Values:
     """The values on disk, each written as soon as it is known."""
 
     def __init__(self, graph: Graph, folder: Path) -> None:
-        self._graph, self._folder = graph, folder
+        self._graph = graph
+        self._folder = folder
         self._stems = safe_names([*graph.inputs, *graph.maker])
         self.files: dict[str, str] = {}
 

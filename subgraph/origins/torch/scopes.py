@@ -69,7 +69,8 @@ class ScopedTensors:
 
     def result(self, scope: str) -> str:
         """The one tensor that leaves the scope; "" where none or several do."""
-        nodes, graph = self._below.get(scope, set()), self._graph
+        nodes = self._below.get(scope, set())
+        graph = self._graph
         leaving = [
             name
             for i in nodes
@@ -121,7 +122,9 @@ def run(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Grap
 
 class _Recorder:
     def __init__(self, module: Any, tensors: ScopedTensors, seen: Seen) -> None:
-        self._module, self._tensors, self._seen = module, tensors, seen
+        self._module = module
+        self._tensors = tensors
+        self._seen = seen
         self._paths = {id(part): path for path, part in module.named_modules(remove_duplicate=False) if path}
         self._stack: list[tuple[str, str]] = []  # around the running code: scope by names, by metadata
         self._times: dict[str, int] = {}  # scope by names → how often it was called

@@ -66,7 +66,8 @@ def message() -> Any:
             label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
             field = message_type.field.add(name=field_name, number=number, label=label)
             if kind in _SCHEMA:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".subcut.dump.{kind}"
+                field.type = kinds.TYPE_MESSAGE
+                field.type_name = f".subcut.dump.{kind}"
             else:
                 field.type = getattr(kinds, f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()

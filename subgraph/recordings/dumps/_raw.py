@@ -65,7 +65,8 @@ def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default:
 
 def _as_stored(spec: TensorSpec, dtype: str, size: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """(the tensor's shape, its shape in the file), if both are known and the file is as large."""
-    shape, stored = spec.closed_shape, spec.stored
+    shape = spec.closed_shape
+    stored = spec.stored
     return (shape, stored) if shape and stored and nbytes(dtype, math.prod(stored)) == size else None
 
 

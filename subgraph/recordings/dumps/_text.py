@@ -31,7 +31,8 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
         InputError: a word that is not a number of this type.
     """
     pieces: list[Array] = []
-    rest, start = b"", _offset_of_line(files, name, skip)
+    rest = b""
+    start = _offset_of_line(files, name, skip)
     for at in range(start, files.sizes[name], PIECE_BYTES):
         block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
         cut = _last_separator(block) + 1
@@ -51,7 +52,8 @@ def _last_separator(block: bytes) -> int:
 
 def _offset_of_line(files: Files, name: str, skip: int) -> int:
     """The offset behind the first `skip` lines."""
-    head, at = files.head(name), 0
+    head = files.head(name)
+    at = 0
     for _ in range(skip):
         end = head.find(b"\n", at)
         if end < 0:

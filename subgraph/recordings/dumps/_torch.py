@@ -81,7 +81,9 @@ def array(files: Files, name: str, tensor: TorchTensor) -> Array:
             flat = np.frombuffer(bytearray(archive.read(info)), np_dtype(tensor.dtype))
     except (*ZIP_ERRORS, StopIteration) as e:
         raise files.damaged(name, e) from e
-    shape, strides, count = tensor.shape, tensor.strides, int(np.prod(tensor.shape, dtype=object))
+    shape = tensor.shape
+    strides = tensor.strides
+    count = int(np.prod(tensor.shape, dtype=object))
     last = tensor.offset + sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) if count else tensor.offset
     if count > flat.size or not 0 <= last < max(flat.size, 1) or min(strides, default=0) < 0 or tensor.offset < 0:
         raise files.damaged(name, f"its storage of {flat.size} values does not fill {list(shape)}")
@@ -110,7 +112,8 @@ class _Function(str):
 
 def _rebuild(storage: tuple[str, str], offset: Any, shape: Any, strides: Any, *_: Any) -> TorchTensor:
     key, dtype = storage
-    dims, steps = tuple(map(int, shape)), tuple(map(int, strides))
+    dims = tuple(map(int, shape))
+    steps = tuple(map(int, strides))
     if not possible(dims) or len(dims) != len(steps):
         raise NotRead(f"a tensor of shape {list(dims)}")
     return TorchTensor(key, dtype, int(offset), dims, steps)

@@ -33,7 +33,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Per sample its inputs, by their number, and what the layers gave, in the order of the run where it is listed."""
     found = files.ending(".raw")
     for m in filter(None, map(_INPUT.fullmatch, found)):
-        index, side = int(m["index"] or 0), f"{m['side']}inputs/{m['sample']}"
+        index = int(m["index"] or 0)
+        side = f"{m['side']}inputs/{m['sample']}"
         entry = _raw.entry(files, m[0], TensorSpec(), hints, "float32")
         yield replace(entry, tensor=f"input_{index}", role="input", index=index, side=side)
     place = {plain(name): k for k, name in enumerate(_order(files))}

@@ -40,7 +40,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         name = _LAYER.fullmatch(base) or _OUTPUT.fullmatch(base) or _FLOAT.fullmatch(base)
         if name:
             parts = name.groupdict()
-            tensor, node = parts.get("tensor") or "", parts.get("node") or ""
+            tensor = parts.get("tensor") or ""
+            node = parts.get("node") or ""
             spec = listed[file][1] if file in listed else hints.find(tensor or node, plain)
             entry = _entry(files, file, spec, hints, "" if file in listed else "float32")
             yield replace(

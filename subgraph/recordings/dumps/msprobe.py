@@ -32,7 +32,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     exports it."""
     for folder, data in _lists(files).items():
         for name, call in data.items():
-            module, function = _MODULE.fullmatch(name), _FUNCTION.fullmatch(name)
+            module = _MODULE.fullmatch(name)
+            function = _FUNCTION.fullmatch(name)
             if not isinstance(call, dict) or not (module or function):
                 continue
             number = int(module["call"]) if module else 0

@@ -93,7 +93,8 @@ def write(tensors: Tensors, folder: Path) -> None:
         InputError: a value is not an array, or of a type that numpy lacks.
     """
     stems = safe_names(tensors)
-    what, hint = "a .npy holds arrays of numpy's own types", "the raw format holds all types"
+    what = "a .npy holds arrays of numpy's own types"
+    hint = "the raw format holds all types"
     for name, _, array in checked_arrays(tensors, HOLDS, what, hint):
         file = BytesIO()
         np.save(file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False)

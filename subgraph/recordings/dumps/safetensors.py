@@ -50,7 +50,8 @@ def _header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
 
 def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEntry:
     try:
-        word, shape = str(item["dtype"]), tuple(int(d) for d in item["shape"])
+        word = str(item["dtype"])
+        shape = tuple(int(d) for d in item["shape"])
         begin, end = (int(d) for d in item["data_offsets"])
     except (KeyError, TypeError, ValueError, OverflowError) as e:
         raise files.damaged(file, f"{name}: {type(e).__name__} {e}") from e

@@ -42,7 +42,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     fixed = {(side, m["base"], m["layer"]): files.sizes[file] for side, m, file in traces if m["form"] == ".y"}
     for side, m, file in traces:
         key = (side, m["base"], m["layer"])
-        name, node = _name(names, m), "_".join(filter(None, (_base(m), "layer", str(int(m["layer"])))))
+        name = _name(names, m)
+        node = "_".join(filter(None, (_base(m), "layer", str(int(m["layer"])))))
         entry = partial(DumpEntry, file, tensor=name, node="" if name else node, side=side)
         shape = _shape(m)
         if m["form"] == ".y":

@@ -37,7 +37,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 def _entry(files: Files, file: str, item: Any) -> DumpEntry:
     try:
-        name, values = str(item["name"]), item["values"]
+        name = str(item["name"])
+        values = item["values"]
         shape = tuple(int(d) for d in str(item["dimensions"]).split("x") if d)
         whole = all(isinstance(v, int) for v in values)
     except (KeyError, TypeError, ValueError) as e:

@@ -20,7 +20,8 @@ CODES = frozenset(("int8", "uint8"))
 MAX_OFF, MAX_ONE_SIDED = 0.5, 0.1  # of a tensor's codes, that requantization moves by one; net in one direction
 COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
 SLACK = 1e-6  # of rounding, where block sums are compared
-NHWC, PADDED = "as NHWC", "padding cut off"
+NHWC = "as NHWC"
+PADDED = "padding cut off"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def alignments(
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
     channels_first = (0, len(shape) - 1, *range(1, len(shape) - 1))
     unchanged = _turned("", shape, range(len(shape)), shape)
-    bare, bare_shape = _without_ones(have), _without_ones(shape)
+    bare = _without_ones(have)
+    bare_shape = _without_ones(shape)
     if ((guessed or len(have) == 1) and math.prod(have) == math.prod(shape)) or have == shape == nhwc:
         if channels_last is not True or len(shape) != IMAGE_RANK:
             yield unchanged

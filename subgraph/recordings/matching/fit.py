@@ -72,7 +72,8 @@ class Fit:
         reference = self.reference(tensor) if reference is None else reference
         if reference is None:
             return TensorMatch(entry, tensor)
-        value, best = self.value(entry), TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
+        value = self.value(entry)
+        best = TensorMatch(entry, tensor, distance=math.inf, scale=self._scale(entry, tensor))
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         is_input = tensor in self.judge.model.graph.inputs
         last = None if is_input or self.some_last else False
@@ -103,7 +104,8 @@ class Fit:
 
     def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
         """The entry as what another run's entry of its name holds; None where it has not that shape."""
-        reference, match = self.reference(other.tensor), replace(other, entry=entry)
+        reference = self.reference(other.tensor)
+        match = replace(other, entry=entry)
         if reference is None:
             return None
         try:
@@ -121,12 +123,14 @@ class Fit:
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:
-                    value, scale = self.value(entry), self._scale(entry, tensor)
+                    value = self.value(entry)
+                    scale = self._scale(entry, tensor)
                 except InputError:
                     continue
                 ways = alignments(value.shape, reference.shape, entry.guessed, None)
                 away = {way.words: _distance(value, reference, way, scale) for way in ways}
-                as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
+                as_first = away.get("", math.inf)
+                as_last = away.get(NHWC, math.inf)
                 last += as_last <= NEAR and as_last * CLEARER < as_first
                 first += as_first <= NEAR and as_first * CLEARER < as_last
         self.some_last = self.channels_last or last > 0
@@ -134,7 +138,8 @@ class Fit:
 
     def are_same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""
-        a, b = self.value(entry), self.value(other)
+        a = self.value(entry)
+        b = self.value(other)
         return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
 
     def digest(self, entry: DumpEntry) -> bytes:

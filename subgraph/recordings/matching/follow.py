@@ -64,7 +64,9 @@ class _Following:
 
     def __post_init__(self) -> None:
         matched = self.matched
-        self.judge, self.k, self.graph = matched.judge, matched.k, matched.judge.model.graph
+        self.judge = matched.judge
+        self.k = matched.k
+        self.graph = matched.judge.model.graph
         self._fit = Fit(self.judge, self.k, matched.channels_last, matched.channels_last)
         self.matches = {
             name: match for name, match in matched.matches.items() if not (match.alternatives or match.orders)
@@ -163,7 +165,8 @@ class _Following:
         record = self._saved_as(match)
         given = {match.tensor: record} if record else {}
         for name in self._behind(match.tensor) if given else ():
-            known, made = self.matches.get(name), self._computed(name, given)
+            known = self.matches.get(name)
+            made = self._computed(name, given)
             if made is None or not varied(made):
                 continue
             held = self._fit.aligned(known.entry, name, made) if known else self._held(name, made)

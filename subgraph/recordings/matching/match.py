@@ -158,7 +158,8 @@ class _Matching:
 
         `given`: entries to leave out.
         """
-        graph, tensors = self.graph, self.tensors
+        graph = self.graph
+        tensors = self.tensors
         nodes = [graph.label(i) for i in self.judge.model.whole().nodes]
         written = WrittenNames((*tensors, *nodes, *graph.maker, *graph.weights), self.run.plain)
         named: dict[str, list[DumpEntry]] = {}
@@ -281,7 +282,8 @@ class _Matching:
         """The tensor that an entry holds, of those that are near; None where it cannot be told."""
         if not fitting:
             return None
-        graph, limit = self.graph, max(fitting[0].distance * CLEARER, SURELY)
+        graph = self.graph
+        limit = max(fitting[0].distance * CLEARER, SURELY)
         equal = {m.tensor: m for m in fitting if m.distance <= limit}
         for name in self._names.likely(entry.label):
             if name in equal:
@@ -319,7 +321,8 @@ class _Matching:
         A tool that saves all saves weights, in whatever order.
         """
         values = {entry: self._fit.value(entry) for entry, several in left.items() if not several}
-        sizes, graph = {value.size for value in values.values()}, self.graph
+        sizes = {value.size for value in values.values()}
+        graph = self.graph
         weights = ((n, t) for n, t in graph.weights.items() if protobuf.element_count(t) in sizes)
         read = ((n, protobuf.to_array(t, graph.path)) for n, t in weights)
         sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
@@ -344,7 +347,8 @@ class _Matching:
             elif not explained and not entry.note and (twin := held.get(self._fit.digest(entry))):
                 self._leave_out(entry, Reason.NOTHING, f"{COPY} {twin}")
             else:
-                value, likely = self._fit.value(entry), self._names.likely(entry.label)
+                value = self._fit.value(entry)
+                likely = self._names.likely(entry.label)
                 related = explained or entry.note or any(n in self.matches for n in likely)
                 self.unlike += not related and value.size in sizes and value.dtype.kind == "f" and varied(value)
                 self._leave_out(entry, Reason.UNMATCHED, entry.note)

@@ -94,7 +94,8 @@ def prepared(options: Mapping[str, Any], settings: Any, own: Collection[str]) ->
     if "ep" in options:
         settings.add_provider_for_devices(_plugged_in(options), given)
         return None
-    names, available = named(options), ort.get_available_providers()
+    names = named(options)
+    available = ort.get_available_providers()
     if missing := [name for name in names if name not in available]:
         raise BackendError(
             f"onnxruntime has no provider {missing[0]} here",

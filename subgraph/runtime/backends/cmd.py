@@ -57,7 +57,10 @@ from subgraph.system import crash_name
 
 COMMANDS = ("convert", "run")
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
-CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
+CANNOT_TEST = 125
+NOT_RUNNABLE = (126, 127)
+SIGNALLED = 128
+LOST = 255
 OPTIONS = {"convert": None, "run": None, "folder": None, "keep": None, "host": None, "inputs": (), "outputs": ()}
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
@@ -164,7 +167,8 @@ class _Commands:
             WorkerDied: it crashed. BackendError: it cannot be run, or its connection stays lost.
         """
         with tempfile.TemporaryDirectory(prefix="subcut-cmd-", ignore_cleanup_errors=True) as temporary:
-            inputs, outputs = Path(temporary) / "inputs", Path(temporary) / "outputs"
+            inputs = Path(temporary) / "inputs"
+            outputs = Path(temporary) / "outputs"
             inputs.mkdir()
             outputs.mkdir()
             _write(feeds, self._outputs, inputs, self._fed)
@@ -299,7 +303,8 @@ def _read(folder: Path, declared: Sequence[Output], form: DeviceForm) -> dict[st
     """
     outputs: dict[str, Value] = {}
     for output in declared:
-        npy, raw = folder / f"{output.stem}.npy", folder / f"{output.stem}.bin"
+        npy = folder / f"{output.stem}.npy"
+        raw = folder / f"{output.stem}.bin"
         if npy.is_file():
             outputs[output.name] = _to_model(_from_npy(npy, parse_type(output.type_text)[1]), output, form)
         elif raw.is_file():
@@ -353,7 +358,8 @@ def _from_bin(path: Path, output: Output, form: DeviceForm) -> Value:
 
     dtype = form.dtype(parse_type(output.type_text)[1])
     bits = dtypes.bits_of(dtype)
-    size, stored = path.stat().st_size, _stored_dims(output, form)
+    size = path.stat().st_size
+    stored = _stored_dims(output, form)
     dims = (None,) if stored is None else stored
     text = "any shape" if stored is None else shape_text(dims)
     if not bits or dims.count(None) > 1:

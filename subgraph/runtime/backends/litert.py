@@ -87,7 +87,9 @@ class _LiteRTModel:
 
     def __init__(self, interpreter: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]) -> None:
         """`inputs`, `outputs`: as the ONNX model declares them."""
-        self._interpreter, self._inputs, self._outputs = interpreter, inputs, outputs
+        self._interpreter = interpreter
+        self._inputs = inputs
+        self._outputs = outputs
         self._into = _paired(inputs, interpreter.get_input_details())
         self._from = _paired(outputs, interpreter.get_output_details())
 

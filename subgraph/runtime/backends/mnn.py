@@ -89,7 +89,9 @@ class _Module:
         inputs: list[_foreign.Port], outputs: list[_foreign.Port],
     ) -> None:  # fmt: skip
         """`expr`: MNN's module; `load_module`: its function, with all settings."""
-        self._expr, self._inputs, self._outputs = expr, inputs, outputs
+        self._expr = expr
+        self._inputs = inputs
+        self._outputs = outputs
         folder = tempfile.mkdtemp(prefix="subcut-mnn-")
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:

@@ -42,7 +42,8 @@ INTEGERS = 2**31
 WARNING = "[W:onnxruntime"  # in lines of what pnnx prints
 # pnnx's script that runs what it has written, and what it and ncnn say of what they do not know.
 AXIS = re.compile(r'input\("in(\d+)", ncnn\.Mat\((?:.*?batch_index=|in\d+\.squeeze\()(\d+)')
-IN, OUT = re.compile(r'\.input\("in(\d+)"'), re.compile(r'\.extract\("out(\d+)"')
+IN = re.compile(r'\.input\("in(\d+)"')
+OUT = re.compile(r'\.extract\("out(\d+)"')
 OUT_AXIS = re.compile(r"\bout(\d+)\.numpy\(batch_index=(\d+)")
 LOST = re.compile(
     r"^(?:ignore \S+ \S+ param .*|layer \S+ not exists.*|Unsupported .*|\S* ?not supported.*)", re.MULTILINE
@@ -147,7 +148,10 @@ class _Net:
 
     def __init__(self, ncnn: Any, net: Any, inputs: list[_foreign.Port], outputs: list[_foreign.Port]) -> None:
         """`ncnn`: the module. `net`: with all options set."""
-        self._ncnn, self._net, self._inputs, self._outputs = ncnn, net, inputs, outputs
+        self._ncnn = ncnn
+        self._net = net
+        self._inputs = inputs
+        self._outputs = outputs
         self._axes: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def build(self, folder: Path, said: str) -> None:
@@ -172,7 +176,8 @@ class _Net:
         Raises:
             Refused: a number needs more than 32 bits. ModelError: it failed.
         """
-        extractor, held = self._net.create_extractor(), []
+        extractor = self._net.create_extractor()
+        held = []
         for k, (array, port) in enumerate(zip(_foreign.input_arrays(feeds, self._inputs), self._inputs, strict=True)):
             matrix = self._matrix(array, port, self._axes[0].get(k, NO_BATCH))
             held.append(matrix)

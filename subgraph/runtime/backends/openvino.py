@@ -21,7 +21,8 @@ TYPES = frozenset(
 # Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is judged.
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
 MODE = "EXECUTION_MODE_HINT"
-HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
+HINT = "INFERENCE_PRECISION_HINT"
+THREADS = "INFERENCE_NUM_THREADS"
 OPTIONS = {"precision": ("f32", "f16", "bf16"), "device": (), "threads": (), "[A-Z]*": ()}
 # Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never. Its default is on,
 # with precision=f32 too.
@@ -59,7 +60,8 @@ def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def caveat(options: Mapping[str, Any]) -> str:
     """A precision below float32 that the options do not name, or another one than they name."""
-    claim, option = precision(options), str(options.get("precision", ""))
+    claim = precision(options)
+    option = str(options.get("precision", ""))
     if option and CLAIMS[option] != claim:
         return f"openvino was asked for {option}, but computes in {claim} on this machine"
     if claim != "fp32" and not option and HINT not in options:
@@ -77,7 +79,9 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
         Refused: it does not accept this model.
     """
-    device, config, core = _device(options), _config(options), _core()
+    device = _device(options)
+    config = _config(options)
+    core = _core()
     inputs, outputs = _foreign.ports("openvino", model, TYPES)
     try:
         compiled = core.compile_model(str(model), device, config)

@@ -106,7 +106,8 @@ def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], d
     Raises:
         BackendError: there is no such function, it fails, or returns something else.
     """
-    torch, where = programs.torch(), f"{build} in {Path(file).name}"
+    torch = programs.torch()
+    where = f"{build} in {Path(file).name}"
     function = getattr(plugins.load("backends", file), build, None)
     if not callable(function):
         raise BackendError(f"there is no function {where}", WANTED, code="torch.no-function")

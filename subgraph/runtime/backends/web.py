@@ -63,7 +63,8 @@ WEBKIT = "webkit"  # no browser that is installed can be driven: `playwright ins
 IN_SOFTWARE = "--enable-features=Vulkan --use-vulkan=swiftshader --use-webgpu-adapter=swiftshader".split()
 WEBGPU = ("--enable-unsafe-webgpu", "--ignore-gpu-blocklist")
 OF_FIREFOX = {"dom.webgpu.enabled": True, "gfx.webgpu.ignore-blocklist": True}
-PAGE, SCRIPT = "<!doctype html><title>subcut</title>", Path(__file__).with_name("web.js")
+PAGE = "<!doctype html><title>subcut</title>"
+SCRIPT = Path(__file__).with_name("web.js")
 KINDS = {".mjs": "text/javascript", ".js": "text/javascript", ".wasm": "application/wasm", "": "text/html"}
 RELEASE = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 MINUTES = 10  # that npm may take
@@ -79,7 +80,8 @@ def version(options: Mapping[str, Any]) -> str:
         BackendError: there is no browser, or nothing that brings the release.
     """
     _foreign.package("playwright.sync_api", "web")
-    browser, release = str(options.get("browser", "")), str(options.get("version", NEWEST))
+    browser = str(options.get("browser", ""))
+    release = str(options.get("version", NEWEST))
     if why := _lacks(browser, release):
         raise BackendError(f"web {why}", "subcut doctor", code="web.unusable")
     return f"{release} in {WEBKIT if browser == WEBKIT else _browser_version(browser)}"
@@ -100,7 +102,8 @@ def _browser_version(browser: str) -> str:
 
 def caveat(options: Mapping[str, Any]) -> str:
     """What computes in a GPU's place, and that npm will be asked."""
-    release, said = str(options.get("version", NEWEST)), []
+    release = str(options.get("version", NEWEST))
+    said = []
     if options.get("ep") in GPU and not hardware.has_gpu():
         said.append(f"{options['ep']} computes by a renderer in software on this processor: a GPU may differ")
     if RELEASE.fullmatch(release) and not _place(release).is_dir():
@@ -115,7 +118,8 @@ def exact(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """WebAssembly's threads; WebGPU's layout, and WebAssembly in a GPU's place."""
-    ep, found = str(options.get("ep", "wasm")), {}
+    ep = str(options.get("ep", "wasm"))
+    found = {}
     if str(options.get("threads", 1)) != "1":
         found["threads"] = {**options, "threads": "1"}
     if ep == "webgpu" and options.get("layout") != "NCHW":
@@ -383,7 +387,8 @@ class ReleaseServer:
         import numpy as np
 
         data = self._taken.pop(one["at"], b"")
-        dtype, shape = np_dtype(one["type"]), [int(n) for n in one["dims"]]
+        dtype = np_dtype(one["type"])
+        shape = [int(n) for n in one["dims"]]
         if len(data) != dtype.itemsize * math.prod(shape):
             raise ModelError(
                 f"'{one['name']}' has {len(data)} bytes, which is not {shape} of {one['type']}",

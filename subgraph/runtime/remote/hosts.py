@@ -81,7 +81,8 @@ def parse_hosts(where: str, table: Mapping[str, Any], steps: Sequence[str]) -> t
     Raises:
         UsageError: they are not names, or the commands do not say where they go.
     """
-    hosts, commands = table.get("hosts", []), " ".join(str(table.get(step, "")) for step in steps)
+    hosts = table.get("hosts", [])
+    commands = " ".join(str(table.get(step, "")) for step in steps)
     if not all(isinstance(host, str) and re.fullmatch(r"[\w.:@%\[\]][\w.:@%\[\]-]*", host) for host in hosts):
         raise UsageError(
             f"{where}: hosts must be names, not {hosts!r}", 'hosts = ["board1", "board2"]', code="hosts.wrong-value"

@@ -131,7 +131,8 @@ class RemoteWorkers(Workers):
         Raises:
             Unreachable: it was lost too often. BackendError: the executor is not reached, or what the task raised.
         """
-        text, why = json.dumps(request), ""
+        text = json.dumps(request)
+        why = ""
         for _ in range(MAX_LOSSES):
             connection = self._connection
             try:
@@ -147,7 +148,8 @@ class RemoteWorkers(Workers):
 
     def _why_lost(self, error: Exception, connection: Connection) -> str:
         """Why a task gave nothing, where another try may give something; else raises what to tell the user."""
-        spec, why = clean(self.candidate.executor), f"{type(error).__name__}: {clean(str(error))[:200]}"
+        spec = clean(self.candidate.executor)
+        why = f"{type(error).__name__}: {clean(str(error))[:200]}"
         if isinstance(error, SubcutError):  # nobody waits for it
             raise error
         if isinstance(error, CancelledError) or not connection.alive:

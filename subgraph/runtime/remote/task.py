@@ -65,7 +65,8 @@ def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
     workers = _workers(candidate)
     if task["do"] == "about":
         return {"about": to_json(workers.about())}, {}
-    job, token = from_json(Job, task["job"]), task["token"]
+    job = from_json(Job, task["job"])
+    token = task["token"]
     if leash_of(job.into, token).exists() and has_files(job):
         with _while_wanted(job, token):
             return {"result": _run(workers, job)}, {}

@@ -80,7 +80,10 @@ class StretchedModel:
     """A model that is run within `limit` bytes; several threads must take turns."""
 
     def __init__(self, graph: Graph, process: Process, limit: int, *, reuse: bool = True) -> None:
-        self.graph, self.process, self.limit, self.reuse = graph.prepare(), process, limit, reuse
+        self.graph = graph.prepare()
+        self.process = process
+        self.limit = limit
+        self.reuse = reuse
 
     def fits(self) -> bool:
         """Is one stretch enough, as far as its weights tell?"""
@@ -104,7 +107,8 @@ class StretchedModel:
                 raise folders.unwritable(folder, e) from e
 
     def _run(self, folder: Path, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
-        nodes, stamps = _Nodes(self.graph, outputs), self._stamps()
+        nodes = _Nodes(self.graph, outputs)
+        stamps = self._stamps()
         state = self._enter(folder, nodes, feeds)
         several = False
         while state.position < len(nodes.order):
@@ -158,7 +162,8 @@ class StretchedModel:
 
     def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
         """The state behind the next stretch."""
-        live, start = nodes.live(state.records), state.position
+        live = nodes.live(state.records)
+        start = state.position
         end = next_end(nodes.costs, live, start, self.limit)
         while True:
             if (start, end) != (0, len(nodes.order)):
@@ -175,13 +180,15 @@ class StretchedModel:
                 end = start + (end - start) // 2
 
     def _too_large(self, nodes: _Nodes, at: int, live: Sequence[int], e: Exception) -> ModelError:
-        i, needed = nodes.order[at], peak(nodes.costs, live, range(at, at + 1)) >> 20
+        i = nodes.order[at]
+        needed = peak(nodes.costs, live, range(at, at + 1)) >> 20
         node = f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])})"
         what = f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take about {needed}"
         return ModelError(f"{what} ({e})", "more memory: --memory", code="memory.node-too-large")
 
     def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
-        graph, start = self.graph, state.position
+        graph = self.graph
+        start = state.position
         region = regions.of_nodes(graph, nodes.order[start:end], keep_random=True)
         entering = [*region.inputs, *region.shapes]
         if missing := [n for n in entering if n not in state.records]:
@@ -225,7 +232,8 @@ class _Nodes:
 
     def _weights(self, node: int) -> dict[str, int]:
         """Bytes by name of the weights that a node reads, and of constants that are computed for it from them."""
-        graph, found = self.graph, dict[str, int]()
+        graph = self.graph
+        found = dict[str, int]()
         stack = list(graph.reads[node])
         while stack:
             name = stack.pop()
@@ -251,7 +259,8 @@ class _Nodes:
             held = known.get(name, largest)
             change[made.get(name, -1) + 1] += held
             change[last + 1] -= held
-        total, live = 0, []
+        total = 0
+        live = []
         for step in change[:-1]:
             total += step
             live.append(total)

@@ -47,7 +47,8 @@ def peak(costs: Sequence[Cost], live: Sequence[int], nodes: range) -> int:
     for k in nodes:
         weights.update(costs[k].weights)
     inside = [costs[k] for k in nodes]
-    kept, work = sum(c.kept for c in inside), max((c.work for c in inside), default=0)
+    kept = sum(c.kept for c in inside)
+    work = max((c.work for c in inside), default=0)
     most_live = max((live[k + 1] for k in nodes), default=0)
     return live[nodes.start] + sum(weights.values()) + kept + work + most_live
 

@@ -25,7 +25,8 @@ FLAKY_RUNS = 8  # once the whole is known to be flaky
 def baseline(state: SearchState) -> Search[None]:
     """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
     answers: list[Answer] = []
-    repeat, of_search = RUNS if state.settings.steady else state.settings.repeat, state.estimated_runs
+    repeat = RUNS if state.settings.steady else state.settings.repeat
+    of_search = state.estimated_runs
     looks_further = state.settings.inside or state.settings.within is not None
     while len(answers) < _runs_needed(answers, repeat):
         purpose = Purpose.AGAIN if answers else Purpose.BASELINE

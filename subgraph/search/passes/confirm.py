@@ -77,7 +77,8 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
 def _stranger(state: SearchState, region: Items) -> int | None:
     """An item far from a region, that neither feeds nor reads it, and did not fail alone; not behind it, if there is
     one. Complexity: O(items + edges)."""
-    behind, near = set(region), {p for k in region for p in state.parents[k]}
+    behind = set(region)
+    near = {p for k in region for p in state.parents[k]}
     for k in range(region[0], state.n):
         if not behind.isdisjoint(state.parents[k]):
             near |= {k} if not set(region).isdisjoint(state.parents[k]) else set()

@@ -36,7 +36,8 @@ def off_alone(state: SearchState, scope: Items, known: Sequence[int] = ()) -> Se
     """Of a few items of all kinds those that are off alone, after those that are `known` to be; () where that is not so
     of nearly all. Runs as `everywhere`.
     """
-    off, right = list(known), 0
+    off = list(known)
+    right = 0
     state.estimated_runs = LOOKED_AT
     for k in _spread(state.labels, [k for k in scope if k not in off]):
         yield from state.region(Purpose.EVERYWHERE, (k,))

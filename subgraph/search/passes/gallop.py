@@ -38,7 +38,8 @@ def forth(state: SearchState, region: Items) -> Search[Items]:
 def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool) -> Search[int | None]:
     """The shortest failing length up to `longest`; `fails`: the longest is known to fail."""
     lengths = [1 << k for k in range(longest.bit_length()) if 1 << k < longest] + ([] if fails else [longest])
-    passed, failed = 0, longest if fails else None
+    passed = 0
+    failed = longest if fails else None
     while lengths and (failed is None or lengths[0] < failed):
         length = lengths.pop(0)
         fails = (yield from state.region(Purpose.GALLOP, piece(length))) is RegionOutcome.FAIL

@@ -26,7 +26,9 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     Where an answer misleads (a fault longer than `SPAN`, a masked one) or a region cannot be run, e is too late:
     scope[s:e] still fails.
     """
-    start, low, high = 0, clean, len(scope)
+    start = 0
+    low = clean
+    high = len(scope)
     mass = list(accumulate(_weights(state, scope), initial=0.0))
     while high - low > 1:
         begin = max(0, low - SPAN)
@@ -35,7 +37,8 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
         if outcome is RegionOutcome.UNRESOLVED:
             break
         if outcome is RegionOutcome.FAIL:
-            start, high = begin, cut
+            start = begin
+            high = cut
         else:
             low = cut
         state.estimated_runs = (high - low - 1).bit_length() + 1

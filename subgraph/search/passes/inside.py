@@ -26,7 +26,8 @@ def look_inside(progress: Progress) -> Search[None]:
     Raises:
         SearchStopped: a budget is used up. SearchRestart: answers differ from run to run.
     """
-    state, scope = progress.state, progress.scope
+    state = progress.state
+    scope = progress.scope
     (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)])
     if not answer.items.statuses:
         why = answer.why or answer.signature or "none came back"

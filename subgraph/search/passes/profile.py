@@ -60,7 +60,10 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     """
     if not answer.items.statuses:
         return Profile(ProfileOutcome.VANISHED if answer.status is Status.AGREE else ProfileOutcome.REFUSED)
-    inside, tainted, hints, wrong = set(scope), set[int](), list[int](), list[int]()
+    inside = set(scope)
+    tainted = set[int]()
+    hints = list[int]()
+    wrong = list[int]()
     for k in scope:
         status = answer.items.statuses.get(k)
         below = any(p in tainted for p in state.parents[k] if p in inside)

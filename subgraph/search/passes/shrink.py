@@ -88,8 +88,10 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
 
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
     """Does a neighbour that does not fail make most of the region's error? That without it all is healed is no sign."""
-    whole, part = state.answer_to(region), state.answer_to(neighbour)
-    share, rest = whole.share.of_target, part.share.made_of_target
+    whole = state.answer_to(region)
+    part = state.answer_to(neighbour)
+    share = whole.share.of_target
+    rest = part.share.made_of_target
     if rest is None:
         rest = part.share.of_target
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
@@ -116,13 +118,15 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
         if (yield from state.region(Purpose.SHRINK, rim)) is RegionOutcome.FAIL:
             return rim, False
         return region, False
-    size, dropped = len(region) // 2, False
+    size = len(region) // 2
+    dropped = False
     while size > 1 and len(region) > 3:
         at = 0
         while at < len(region):
             rest = region[:at] + region[at + size :]
             if rest and (yield from state.region(Purpose.SHRINK, rest)) is RegionOutcome.FAIL:
-                region, dropped = rest, True
+                region = rest
+                dropped = True
             else:
                 at += size
         if not dropped and size * FINEST <= len(region):
@@ -173,7 +177,9 @@ def _in_context(state: SearchState, region: Items, rest: Items) -> Search[Region
 
 def _around(state: SearchState, items: Items) -> list[int]:
     """Items that feed these, then those beside them in the order, nearest first."""
-    inside, low, high = set(items), items[0], items[-1]
+    inside = set(items)
+    low = items[0]
+    high = items[-1]
     near = [p for k in items for p in state.parents[k]]
     near += [k for d in range(1, NEAR) for k in (low - d, high + d) if 0 <= k < state.n]
     return [k for k in dict.fromkeys(near) if k not in inside]

@@ -82,11 +82,13 @@ def match_tensors(
     check_tensors(reference.graph, tensor_map)
     check_tensors(candidate.graph, tensor_map.values())
     names = value_tensors(reference.graph)
-    ours, theirs = reference.graph.inputs, candidate.graph.inputs
+    ours = reference.graph.inputs
+    theirs = candidate.graph.inputs
     if len(ours) == len(theirs) and not set(ours) & set(theirs):  # a converter has renamed them all
         tensor_map = {**dict(zip(ours, theirs, strict=True)), **tensor_map}
     targets = dict.fromkeys((*candidate.graph.inputs, *value_tensors(candidate.graph)))
-    scales, own = scales_of(candidate.graph), scales_of(reference.graph)
+    scales = scales_of(candidate.graph)
+    own = scales_of(reference.graph)
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches = dict(known or {})
     orders: dict[str, tuple[int, ...]] = {}
@@ -113,7 +115,8 @@ def match_tensors(
 def is_far_off(reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]) -> bool:
     """Does a matched tensor hold other values than the reference's? Not known of those without values."""
     for name, match in matches.items():
-        expected, value = reference.value(name), candidate.value(match.name)
+        expected = reference.value(name)
+        value = candidate.value(match.name)
         if expected is None or value is None or expected.dtype.kind not in "fiu":
             continue
         if relative_l2(match.reference_real(expected), match.to_real(value)) > NEAR:
@@ -178,7 +181,8 @@ def _by_name(
     if name in tensor_map:
         yield tensor_map[name], "map"
         return
-    graph, maker = reference.graph, reference.graph.maker.get(name)
+    graph = reference.graph
+    maker = reference.graph.maker.get(name)
     before = graph.reads[maker][0] if maker is not None and graph.ops[maker] in ACTIVATIONS else ""
     if before in targets and _fused(candidate.graph, before):
         yield before, "name"
@@ -247,7 +251,9 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
     A converter that drops a Relu, because the quantization behind it clips anyway, gives its name to the tensor that
     the Relu read. Where this cannot be told, as behind a region that fails, the answer is yes.
     """
-    graph, maker, target_maker = reference.graph, reference.graph.maker.get(name), candidate.graph.maker.get(match.name)
+    graph = reference.graph
+    maker = reference.graph.maker.get(name)
+    target_maker = candidate.graph.maker.get(match.name)
     if maker is None or target_maker is None:
         return False
     op = candidate.graph.ops[target_maker]
@@ -404,5 +410,6 @@ def _keeps_order(
 def _above_and_below(graph: Graph, name: str) -> tuple[set[str], set[str]]:
     """Tensors made by the ancestors and by the descendants of a tensor's node, both with the node itself."""
     nodes = [graph.maker[name]] if name in graph.maker else []
-    above, below = graph.ancestors(nodes), graph.descendants(nodes)
+    above = graph.ancestors(nodes)
+    below = graph.descendants(nodes)
     return {n for i in above for n in graph.makes[i]}, {n for i in below for n in graph.makes[i]}

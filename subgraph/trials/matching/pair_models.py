@@ -51,7 +51,8 @@ def pair_models(
         UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
     """
     other_values, unknown = _values_of(graph, other, reference, values, scratch)
-    ours, theirs = _first_sample(graph, values), _first_sample(other, other_values)
+    ours = _first_sample(graph, values)
+    theirs = _first_sample(other, other_values)
     matches = match_tensors(ours, theirs, tensor_map)
     for attempt in range(MAX_ATTEMPTS if is_far_off(ours, theirs, matches) else 0):
         pair = CandidateModel(graph, other, matches, other_values)
@@ -140,7 +141,8 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
     folder.mkdir(parents=True)
     words = []
     by_position = dict(zip(other.inputs, graph.inputs, strict=False))
-    scales, own_scales = scales_of(other), scales_of(graph)
+    scales = scales_of(other)
+    own_scales = scales_of(graph)
     for k, (name, info) in enumerate(other.inputs.items()):
         own = name if name in graph.inputs else by_position.get(name)
         if own is None:

@@ -253,7 +253,8 @@ def truth(place: Path, *guilty: str) -> str:
 )
 def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manual: Manual) -> None:
     """No intermediate tensors are brought, so the search halves."""
-    result, said = manual(*START), 0
+    result = manual(*START)
+    said = 0
     while not result.document["ended"]:
         (one,) = result.document["open"]
         word = "skip" if "intermediate tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
@@ -414,8 +415,10 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
 def test_what_is_complete_is_taken_and_the_rest_stays_open(here: Path, manual: Manual) -> None:
     manual(*START, "--batch", "3")
     trip(nodes="n7")
-    missing, odd = TODO / "2" / FROM_DEVICE / "t5.bin", next((TODO / "3" / FROM_DEVICE).glob("*.bin"))
-    kept, whole_file = missing.read_bytes(), odd.read_bytes()
+    missing = TODO / "2" / FROM_DEVICE / "t5.bin"
+    odd = next((TODO / "3" / FROM_DEVICE).glob("*.bin"))
+    kept = missing.read_bytes()
+    whole_file = odd.read_bytes()
     missing.unlink()
     odd.write_bytes(whole_file[:-1])
     document = manual("take").document
@@ -781,7 +784,8 @@ def test_what_a_user_sees(here: Path) -> None:
 def test_killed_before_each_rename_the_same_command_goes_on(here: Path, manual: Manual) -> None:
     """Each `take` is killed before its first rename, then before its second one, until it ends."""
     manual(*START)
-    killed_before, number = [], 1
+    killed_before = []
+    number = 1
     while not (here / "subcut_out" / "bisect-device").exists():
         for place in TODO.glob("[0-9]*"):
             if not any((place / FROM_DEVICE).iterdir()):

@@ -25,12 +25,18 @@ from subgraph.verdict import Signature, Status
 from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
 from tests.helpers.examples import examples
 
-FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP32 = Precision.FP32
+FP16 = Precision.FP16
+BF16 = Precision.BF16
+INT8 = Precision.INT8
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
-AGREE, FAIL, UNRESOLVED = Status.AGREE, Status.FAIL, Status.UNRESOLVED
-NAN, INF = np.nan, np.inf
+AGREE = Status.AGREE
+FAIL = Status.FAIL
+UNRESOLVED = Status.UNRESOLVED
+NAN = np.nan
+INF = np.inf
 LOST = "fail, precision"
 
 
@@ -120,7 +126,8 @@ X = f32([1, 2, 4])
 @LAW
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6), st.sampled_from([FP32, FP16, INT8]))
 def test_equal_values_agree_and_cost_nothing(values: list[float], claim: Precision) -> None:
-    x, noise = f32(values), FakeNoise()
+    x = f32(values)
+    noise = FakeNoise()
     assert judged(x, x.copy(), noise, claim).status is AGREE and noise.calls == 0
 
 
@@ -292,7 +299,8 @@ def test_a_mask_of_the_reference_alone_is_never_excused(a: float, b: float, clai
 
 
 def test_range_excuses_values_beyond_the_type() -> None:
-    x, y = f32([1e5, 1]), f32([INF, 1])
+    x = f32([1e5, 1])
+    y = f32([INF, 1])
     assert judged(x, y, FakeNoise(), FP16).label == "range" and judged(x, y, FakeNoise(), FP16).status is AGREE
     assert judged(x, y, None, FP16).label == "range"
     for claim in (FP32, BF16, INT8):
@@ -300,7 +308,8 @@ def test_range_excuses_values_beyond_the_type() -> None:
 
 
 def test_range_excuses_overflow_inside_the_region() -> None:
-    x, y = f32([5, 1]), f32([NAN, 1])
+    x = f32([5, 1])
+    y = f32([NAN, 1])
     assert judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), FP16).label == "range"
     assert judged(x, y, FakeNoise(rounded_values=f32([5, 1])), FP16).status is FAIL
     assert judged(x, y, FakeNoise(rounded_values=f32([5, NAN])), FP16).status is FAIL
@@ -314,7 +323,9 @@ def test_range_excuses_overflow_inside_the_region() -> None:
 def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: Precision) -> None:
     """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip that, and rounding
     makes it infinite. The candidate is off where the rounded reference is not."""
-    y, off, rounded = f32([9, 0, 5]), f32([9, 40, 5]), f32([9, 0, 0])
+    y = f32([9, 0, 5])
+    off = f32([9, 40, 5])
+    rounded = f32([9, 0, 0])
     found = judged(y, off, FakeNoise([y], rounded_values=rounded), claim, output=True)
     assert (found.label, found.signature) == (LOST, Signature.PRECISION)
     assert found.why.endswith(f"× the largest value (9); {claim} itself moves the tensor by 56 % of its largest value")
@@ -324,7 +335,8 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
 
 
 def test_where_the_precision_overflows_any_error_is_explained() -> None:
-    y, rounded = f32([5, 1]), f32([NAN, 1])
+    y = f32([5, 1])
+    rounded = f32([NAN, 1])
     assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), FP16, output=True).label == LOST
     far = judged(f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), FP16, output=True)
     assert far.label == LOST
@@ -398,7 +410,8 @@ def test_values_without_rounding_must_be_equal() -> None:
 def test_booleans_may_change_as_often_as_in_perturbed_runs() -> None:
     x = np.zeros(1000, bool)
     some = np.arange(1000)
-    quiet, loud = FakeNoise([x] * 8, choice=True), FakeNoise([some < 10] * 8, choice=True)
+    quiet = FakeNoise([x] * 8, choice=True)
+    loud = FakeNoise([some < 10] * 8, choice=True)
     assert [judged(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
     assert [judged(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
     assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, "one of five is not rare"
@@ -556,7 +569,8 @@ def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(off: float, 
     y /= np.abs(y).max()
     moved = y.copy()
     moved[0, 0] += np.float32(0.06 if off < 0.3 else 0.28)
-    noise, wrong = FakeNoise([moved] * 8, own_steps=True, steps=True), y.copy()
+    noise = FakeNoise([moved] * 8, own_steps=True, steps=True)
+    wrong = y.copy()
     wrong[0, 0] += np.float32(off)
     found = judged(y, wrong, noise, output=True)
     assert found.status is status, found
@@ -565,7 +579,8 @@ def test_a_region_that_quantizes_itself_is_held_to_what_a_step_does(off: float, 
 
 
 def test_steps_may_be_off_by_one_anywhere_and_by_more_where_perturbed_runs_show_it() -> None:
-    codes, far = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+    codes = np.arange(64, dtype=np.uint8)
+    far = np.zeros(64, np.uint8)
     far[:2] = 2
     calm, wild = (FakeNoise([codes + k], own_steps=True, steps=True, op="QuantizeLinear") for k in (far * 0, far))
     assert judged(codes, codes + 1, calm).status is AGREE
@@ -595,7 +610,9 @@ def in_integers(x: Array, w: Array, s: Any, t: Any, saturates: bool = False) -> 
 
 def test_sums_of_integers_agree_and_saturated_ones_do_not(make: Make) -> None:
     """The integer kernels of this processor may be either."""
-    s, t, x = np.float32(0.02), np.float32(0.1), normal(1, 64)
+    s = np.float32(0.02)
+    t = np.float32(0.1)
+    x = normal(1, 64)
     w = np.random.default_rng(1).integers(-99, 99, (64, 32), np.int8)
     region = make(QUANTIZED, {"x": x}, w=w, s=s, t=t, z=np.int8(0))
     for options in ("", "floor=0"):
@@ -887,7 +904,8 @@ def test_codes_are_judged_by_what_moved_codes_before_them_do(
 ) -> None:
     """A healthy model of a trained int8 network had 61 of 64 tensors unresolved."""
     reference = np.arange(-50, 50, dtype=np.int8)
-    run, candidate = reference.copy(), reference.copy()
+    run = reference.copy()
+    candidate = reference.copy()
     run[3] += moved
     candidate[7] += steps
     found = judged(reference, candidate, FakeNoise([run] * 8, codes=True, own_steps=True), output=output)

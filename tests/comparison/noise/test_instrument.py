@@ -19,7 +19,10 @@ from subgraph.runtime.reference import Reference
 from subgraph.verdict import Status
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
 
-FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP32 = Precision.FP32
+FP16 = Precision.FP16
+BF16 = Precision.BF16
+INT8 = Precision.INT8
 
 Array = np.ndarray[Any, Any]
 LOOP = """g (float[16] x, int64 n, bool c) => (float[16] y) {

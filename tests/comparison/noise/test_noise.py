@@ -36,7 +36,10 @@ from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
 from tests.helpers.examples import examples
 
-FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP32 = Precision.FP32
+FP16 = Precision.FP16
+BF16 = Precision.BF16
+INT8 = Precision.INT8
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
@@ -52,7 +55,8 @@ def make(tmp_path: Path, reference: Reference) -> Make:
 
 def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
     """A memo that stores runs in `folder`, and the labels of those that were made."""
-    store, labels = Store(folder / "store"), list[str]()
+    store = Store(folder / "store")
+    labels = list[str]()
 
     def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
         def record(room: Path) -> dict[str, Any]:
@@ -199,7 +203,8 @@ def test_exact_ops_add_nothing(make: Make, perturbed: Perturb, op: str) -> None:
 
 def test_runs_repeat_and_differ_from_each_other(make: Make) -> None:
     text = "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Softmax(a) }"
-    x, w = normal(8, 8), normal(8, 8, seed=1)
+    x = normal(8, 8)
+    w = normal(8, 8, seed=1)
     first, same = (make(text, {"x": x}, w=w).noise.of("y").perturbed(FP32, 2) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, same, strict=True))
     assert (first[0] != first[1]).any()
@@ -212,7 +217,8 @@ def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
     """All weights are one, so all sums are equal and large: rounded differently, their softmax may be anything."""
     x = 1e6 * (2 + normal(1, 64))
     captured = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
-    noise, right = captured.noise.of("y"), captured.reference("y")
+    noise = captured.noise.of("y")
+    right = captured.reference("y")
     assert largest_deviation(noise.perturbed(FP32, 4), right) < 1e-6
     assert largest_deviation(noise.with_broken_ties(FP32, 4, 10.0), right) > 0.1
     other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
@@ -359,7 +365,8 @@ def test_a_ranking_holds_the_values_compared(make: Make) -> None:
 
 def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
     memo, made = stored_runs(tmp_path)
-    text, x = "g (float[4] x) => (float[4] y) { y = Exp(x) }", normal(4)
+    text = "g (float[4] x) => (float[4] y) { y = Exp(x) }"
+    x = normal(4)
     first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 4)
     again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed(FP32, 8)
     assert len(made) == 8 == len(set(made)) and all((a == b).all() for a, b in zip(first, again, strict=False))

@@ -49,7 +49,8 @@ def test_a_code_moves_by_the_step_that_is_fed_and_saturates(kernels: str) -> Non
     model = onnx.load(graph.path)
     infos = {v.name: v.type.tensor_type for v in (*model.graph.value_info, *model.graph.output)}
     shapes = {n: [d.dim_value for d in infos[n].shape.dim] for n in graph.maker}
-    first, last = graph.makes[0][0], graph.outputs[0]
+    first = graph.makes[0][0]
+    last = graph.outputs[0]
     made = add_steps(model, {n: ("int8", shape) for n, shape in shapes.items()}, [first, f"{first}{MARK}moved", last])
     assert set(made.shifts.values()) == graph.maker.keys() - {last}
     rng = np.random.default_rng(0)

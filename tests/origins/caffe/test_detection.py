@@ -36,7 +36,8 @@ def test_prior_boxes() -> None:
     boxes = []
     for row in range(3):
         for column in range(4):
-            x, y = (column + 0.5) * 60 / 4, (row + 0.5) * 50 / 3
+            x = (column + 0.5) * 60 / 4
+            y = (row + 0.5) * 50 / 3
             for low, high in zip(given["min_size"], given["max_size"], strict=True):
                 for w, h in (
                     (low, low),
@@ -53,7 +54,8 @@ def test_prior_boxes() -> None:
 
 def detect(location: Array, scores: Array, priors: Array, **p: Any) -> Array:
     """detection_output_layer.cpp with shared locations: decode, suppress per class, keep the best."""
-    prior, variance = priors[0, 0].reshape(-1, 4), priors[0, 1].reshape(-1, 4)
+    prior = priors[0, 0].reshape(-1, 4)
+    variance = priors[0, 1].reshape(-1, 4)
     delta = location.reshape(-1, 4) * variance
     size = prior[:, 2:] - prior[:, :2]
     centre = (prior[:, 2:] + prior[:, :2]) / 2 + delta[:, :2] * size
@@ -81,7 +83,8 @@ def overlap(a: Array, b: Array) -> float:
 @pytest.mark.parametrize("threshold", [0.05, 0.3, 0.9999])
 def test_detection_output(threshold: float) -> None:
     rng = np.random.default_rng(3)
-    count, classes = 30, 3
+    count = 30
+    classes = 3
     low = rng.uniform(0, 0.6, (count, 2))
     prior = np.concatenate([low, low + rng.uniform(0.2, 0.4, (count, 2))], 1).reshape(-1)
     feeds = {

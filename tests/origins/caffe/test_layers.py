@@ -226,10 +226,12 @@ def _spread(values: Array) -> Array:
 def reorg(x: Array, s: int, *, reverse: bool) -> Any:
     """Darknet's loop over the bottom's places: one side is read in order, the other at (c % few, …)."""
     n, c, h, w = x.shape
-    few, flat = c // (s * s), x.reshape(-1)
+    few = c // (s * s)
+    flat = x.reshape(-1)
     out = np.empty_like(flat)
     for place, (b, k, j, i) in enumerate(np.ndindex(n, c, h, w)):
-        row, column = j * s + k // few // s, i * s + k // few % s
+        row = j * s + k // few // s
+        column = i * s + k // few % s
         other = column + w * s * (row + h * s * (k % few + few * b))
         out[other if reverse else place] = flat[place if reverse else other]
     return out.reshape((n, few, h * s, w * s) if reverse else (n, c * s * s, h // s, w // s))
@@ -242,10 +244,13 @@ def test_roi_pooling() -> None:
     want = np.zeros((3, 3, 2, 3), np.float32)
     for r, (batch, *box) in enumerate(boxes):
         x0, y0, x1, y1 = (int(np.floor(v * 0.5 + 0.5)) for v in box)
-        height, width = max(y1 - y0 + 1, 1), max(x1 - x0 + 1, 1)
+        height = max(y1 - y0 + 1, 1)
+        width = max(x1 - x0 + 1, 1)
         for i, j in np.ndindex(2, 3):
-            top, bottom = int(np.floor(i * height / 2)) + y0, int(np.ceil((i + 1) * height / 2)) + y0
-            left, right = int(np.floor(j * width / 3)) + x0, int(np.ceil((j + 1) * width / 3)) + x0
+            top = int(np.floor(i * height / 2)) + y0
+            bottom = int(np.ceil((i + 1) * height / 2)) + y0
+            left = int(np.floor(j * width / 3)) + x0
+            right = int(np.ceil((j + 1) * width / 3)) + x0
             cell = x[int(batch), :, max(top, 0) : min(bottom, 9), max(left, 0) : min(right, 8)]
             want[r, :, i, j] = cell.max((1, 2)) if cell.size else 0
     sizes = {"pooled_h": 2, "pooled_w": 3, "spatial_scale": 0.5}
@@ -336,7 +341,10 @@ def test_interp() -> None:
 
 
 def test_lstm_begins_anew_where_cont_is_zero() -> None:
-    steps, batch, width, size = 5, 2, 3, 4
+    steps = 5
+    batch = 2
+    width = 3
+    size = 4
     prototxt = net(
         layer("LSTM", "y", "x cont", recurrent_param={"num_output": size}), x=(steps, batch, width), cont=(steps, batch)
     )

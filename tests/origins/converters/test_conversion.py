@@ -167,7 +167,8 @@ def test_the_only_input_and_output_need_no_name(model: Path) -> None:
     assert converted(model).exit_code == 0
 
 
-F, N = ("float32", (1, 3)), ("int64", (1, 3))
+F = ("float32", (1, 3))
+N = ("int64", (1, 3))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,9 @@ def test_only_a_model_and_its_weights_are_put_in_place(tmp_path: Path, monkeypat
     def shown() -> dict[str, int]:
         return {p.name: p.stat().st_size for p in tmp_path.iterdir() if p.is_file()}
 
-    weights, target, source = tmp_path / "w.data", tmp_path / "net.onnx", tmp_path / "net.pb"
+    weights = tmp_path / "w.data"
+    target = tmp_path / "net.onnx"
+    source = tmp_path / "net.pb"
     weights.write_text("mine")
     graph = written()
     with pytest.raises(ResultExists, match=r"w\.data is in the way"):

@@ -46,7 +46,8 @@ def run(model: bytes, feeds: dict[str, Array] | None = None, every: bool = False
         experimental_preserve_all_tensors=every,
     )
     net.allocate_tensors()
-    rng, values = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    values = {}
     for t in net.get_input_details():
         drawn = rng.standard_normal(t["shape"]) * (1 if t["dtype"] is np.float32 else 40)
         values[t["name"]] = (feeds or {}).get(t["name"], drawn.astype(t["dtype"]))
@@ -62,7 +63,8 @@ def test_there_and_back(kind: str) -> None:
     model = operators().to_onnx(data, kind)
     back = operators().to_tflite(model)
     assert len(model.graph.node) == 28 and len(back) < len(data)
-    one, other = run(data), run(back)
+    one = run(data)
+    other = run(back)
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
     assert operators().to_tflite(operators().to_onnx(back, kind)) == back
 
@@ -224,7 +226,8 @@ def test_a_loop_is_carried_whole_and_alone() -> None:
     model = operators().to_onnx(data, "while")
     assert [node.op_type for node in model.graph.node] == ["RESHAPE", "WHILE", "STRIDED_SLICE"]
     back = operators().to_tflite(model)
-    one, other = run(data), run(back)
+    one = run(data)
+    other = run(back)
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
     assert operators().to_tflite(operators().to_onnx(back, "while")) == back
     ends = [v.name for v in model.graph.output]
@@ -258,7 +261,8 @@ def test_one_of_several_signatures_is_chosen(tmp_path: Path) -> None:
 
     data = two_signatures()
     (tmp_path / "m.tflite").write_bytes(data)
-    net, rng = runtime.Interpreter(model_content=data), np.random.default_rng(0)
+    net = runtime.Interpreter(model_content=data)
+    rng = np.random.default_rng(0)
     for signature, ops in (("encode", ["MUL", "ABS"]), ("decode", ["NEG", "EXP"])):
         graph = subgraph.load(tmp_path / f"m.tflite:{signature}")
         (fed,), (made,) = graph.inputs, graph.outputs
@@ -295,7 +299,8 @@ def test_commands_take_a_signature(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
-    data, rng = (FILES / "float.tflite").read_bytes(), np.random.default_rng(0)
+    data = (FILES / "float.tflite").read_bytes()
+    rng = np.random.default_rng(0)
     for k in range(6):
         damaged = bytearray(data[: len(data) * (k + 1) // 6] if k % 2 else data)
         for place in rng.integers(8, len(damaged), 200):
@@ -353,7 +358,8 @@ def rolled(model: Any, operator: Any) -> None:
     weight = copy.deepcopy(graph.tensors[operator.inputs[1]])
     buffer = copy.deepcopy(model.buffers[weight.buffer])
     buffer.data = np.roll(np.asarray(buffer.data).reshape(weight.shape[0], -1), 1, 0).reshape(-1)
-    weight.buffer, weight.name = len(model.buffers), b"rolled"
+    weight.buffer = len(model.buffers)
+    weight.name = b"rolled"
     model.buffers.append(buffer)
     operator.inputs = [operator.inputs[0], len(graph.tensors), *operator.inputs[2:]]
     graph.tensors.append(weight)

@@ -103,7 +103,8 @@ HEALTHY = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dynamo"), HEALTHY)
 def test_nothing_is_wrong_with_a_right_export(networks: Any, name: str, dynamo: bool, tmp_path: Path) -> None:
-    model, dump = tmp_path / "model.onnx", tmp_path / "dump"
+    model = tmp_path / "model.onnx"
+    dump = tmp_path / "dump"
     networks.export(name, model, dynamo)
     module, args = networks.NETWORKS[name]()
     done = record(module, args, model, dump)
@@ -118,7 +119,8 @@ def test_a_wrong_translation_is_found_at_its_line(networks: Any, tmp_path: Path)
     import torch
     from onnxscript import opset18 as op
 
-    model, dump = tmp_path / "model.onnx", tmp_path / "dump"
+    model = tmp_path / "model.onnx"
+    dump = tmp_path / "dump"
     wrong = {torch.ops.aten.gelu.default: lambda x, approximate="none": op.Relu(x)}
     networks.export("transformer", model, custom_translation_table=wrong)
     module, args = networks.transformer()

@@ -81,7 +81,9 @@ def test_without_a_host_the_command_is_not_run(board: Path) -> None:
 
 
 def test_each_host_is_lent_once() -> None:
-    hosts, other, ended = Hosts(["b1"]), Hosts(["b1"]), threading.Event()
+    hosts = Hosts(["b1"])
+    other = Hosts(["b1"])
+    ended = threading.Event()
 
     def wait() -> None:
         with other.lease([], lambda: None):

@@ -51,7 +51,10 @@ class Cluster(Executor):
     """Threads that lose some tasks."""
 
     def __init__(self, lost: int = 0, error: Callable[[], Exception] = lambda: OSError("gone")) -> None:
-        self.threads, self.lost, self.error, self.submitted = ThreadPoolExecutor(2), lost, error, 0
+        self.threads = ThreadPoolExecutor(2)
+        self.lost = lost
+        self.error = error
+        self.submitted = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """As of `Executor`."""
@@ -154,7 +157,8 @@ def test_a_lost_task_is_run_again(folder: Path, cluster: Cluster) -> None:
 def test_a_task_that_is_lost_too_often_decides_nothing(
     folder: Path, cluster: Cluster, error: Callable[[], Exception]
 ) -> None:
-    cluster.lost, cluster.error = 9, error
+    cluster.lost = 9
+    cluster.error = error
     with pytest.raises(Unreachable, match="lost"):
         run_in(folder)
 
@@ -175,7 +179,8 @@ def test_another_version_or_another_file_is_refused(folder: Path, monkeypatch: p
 @pytest.mark.slow  # 0.7 s: a process is ended
 @pytest.mark.usefixtures("cluster")
 def test_a_cancelled_run_ends_where_it_runs(folder: Path) -> None:
-    cancel, began = Cancel(), folder / "began"
+    cancel = Cancel()
+    began = folder / "began"
 
     def set_later() -> None:
         while not began.exists():

@@ -168,7 +168,8 @@ def test_a_stretch_that_takes_too_much_is_halved(
     """Sizes are not known before the run: what the process does not manage is tried in shorter stretches."""
     g = text_models.load(tmp_path, LINE)
     monkeypatch.setattr(watch.real, "limit", 1 << 40)
-    run, asked = watch.real.run_held, list[int]()
+    run = watch.real.run_held
+    asked = list[int]()
 
     def refusing(into: Path, outputs: Any, feeds: Any) -> Any:
         asked.append(len(outputs))

@@ -30,7 +30,8 @@ def test_a_plan_covers_all_nodes_in_order_within_the_limit(costs: list[Cost], da
 
 def test_a_weight_counts_once() -> None:
     """Two nodes that read the same one fit where two that read different ones do not."""
-    same, other = Cost({"w": 60}), Cost({"v": 60})
+    same = Cost({"w": 60})
+    other = Cost({"v": 60})
     assert next_end([same, same, other], [0] * 4, 0, 100) == 2
     assert [list(s) for s in stretches([same, other, same], [0] * 4, 100)] == [[0], [1], [2]]
 

@@ -165,7 +165,8 @@ def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
 def test_both_models_may_be_quantized() -> None:
     """By the same scale codes stay codes; by another, or in one model alone, the real numbers decide."""
     codes = np.arange(-128, 128).astype(np.int8).reshape(16, 16)
-    own, other = Scale((0.25,), (3,)), Scale((0.5,), (-7,))
+    own = Scale((0.25,), (3,))
+    other = Scale((0.5,), (-7,))
     same = MatchedTensor("t", "name", (1, 0), "int8", own, own)
     assert np.array_equal(same.to_candidate(codes), codes.T)
     assert np.array_equal(same.to_reference(codes.T, "int8"), codes)
@@ -184,7 +185,8 @@ def test_law_profiles_are_never_further_apart_than_the_tensors(seed: int, size: 
     """So nothing that is near is passed over, in whatever order its axes are; alike, both are as long as the tensor."""
     a = draw(seed, size)
     b = a + np.float32(apart) * draw(seed + 1, size)
-    one, other = profile_of(a), profile_of(np.random.default_rng(seed).permutation(b))
+    one = profile_of(a)
+    other = profile_of(np.random.default_rng(seed).permutation(b))
     assert np.linalg.norm(one - other) <= np.linalg.norm(a.astype(np.float64) - b) * (1 + 1e-9) + 1e-9
     assert np.linalg.norm(one) == pytest.approx(np.linalg.norm(a.astype(np.float64)))
     assert np.isnan(profile_of(np.array([1, np.inf]))).all() and np.isnan(profile_of(np.zeros(0))).all()
